@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble.h - the only installed header of libnibble.
+ * nibble.h - engine, model, plan, session and generation: what an application needs to run a model.
+ * nibble_tools.h has the rest.
  *
  * The library quantizes, checks, plans, runs and trains low-bit language models, and reports for
  * every layer what was asked and what is done. It never prints, exits, reads the environment or
@@ -12,6 +13,15 @@
  * was made from must live until then. Strings are UTF-8 and belong to the caller unless a comment
  * says otherwise. n = outputs, k = inputs, m = tokens. Arrays are row-major; shapes are in
  * brackets.
+ *
+ * Options. 0 is the default of every member, so a struct that is zeroed, or initialized with the few
+ * members that matter, asks for the defaults in the rest, and so does NULL for the whole struct. The
+ * first member, `size`, is sizeof the struct or 0, which means its size in version 1. With it,
+ * structs may grow: members that an application does not know have their default, and members that
+ * the library does not know are NIB_UNSUPPORTED if they are set. `reserved` stays 0.
+ *     nib_generate_options o = {.size = sizeof o, .prompt = "Once", .max_tokens = 8};
+ * Results are structs of the same kind: set `size`, or zero them; the library fills in as many
+ * members as fit.
  *
  * An engine and everything opened with it may be used by one thread at a time; several engines may
  * be used at once. Every call may return NIB_NO_MEMORY; a call that reads a file, NIB_IO and
@@ -30,13 +40,19 @@ extern "C" {
 
 #define NIB_VERSION "0.1.0"
 
+#define NIB_VERSION_NUMBER 100 /* major * 10000 + minor * 100 + patch */
+
+/* NIB_API: exported from the shared library. NIB_CHECKED: besides, a status to look at. */
 #if defined(__GNUC__)
+#define NIB_API __attribute__((visibility("default")))
 #define NIB_MUST_CHECK __attribute__((warn_unused_result))
 #define NIB_PRINTF(f, a) __attribute__((format(printf, f, a)))
 #else
+#define NIB_API
 #define NIB_MUST_CHECK
 #define NIB_PRINTF(f, a)
 #endif
+#define NIB_CHECKED NIB_API NIB_MUST_CHECK
 
 /* ---- status and error ------------------------------------------------------------------------ */
 
@@ -55,7 +71,8 @@ extern "C" {
     X(CANCELLED, "cancelled", 130)
 
 #define X(name, text, code) NIB_##name,
-typedef enum nib_status { NIB_STATUS_LIST(X) NIB_STATUS_COUNT } nib_status;
+/* Values never change; new ones are added at the end. */
+typedef enum nib_status { NIB_STATUS_LIST(X) } nib_status;
 #undef X
 
 /* An error: status and a message with place, value, limit and remedy. */
@@ -64,10 +81,15 @@ typedef struct nib_err {
     char text[1024];
 } nib_err;
 
-const char *nib_status_name(nib_status status); /* "BAD_INPUT" */
-const char *nib_status_text(nib_status status);
-int nib_status_exit(nib_status status);
-const char *nib_version(void);
+NIB_API const char *nib_status_name(nib_status status); /* "BAD_INPUT" */
+NIB_API const char *nib_status_text(nib_status status);
+NIB_API int nib_status_exit(nib_status status);
+NIB_API const char *nib_version(void); /* of the library; NIB_VERSION is that of the header */
+NIB_API int nib_version_number(void);  /* to compare with NIB_VERSION_NUMBER */
+
+/* Zeroes a struct of options or results and sets its size, for languages without initializers:
+ * nib_init(&o, sizeof o). */
+NIB_API void nib_init(void *options, size_t size);
 
 /* ---- callbacks and common types -------------------------------------------------------------- */
 
@@ -108,6 +130,7 @@ typedef struct nib_engine nib_engine;
 typedef enum nib_sandbox { NIB_SANDBOX_OFF, NIB_SANDBOX_AUTO, NIB_SANDBOX_ON } nib_sandbox;
 
 typedef struct nib_engine_options {
+    size_t size;
     int threads;     /* 0: as many as this process may run on */
     const char *isa; /* highest instruction set to use: "ref", "avx2", "avx512", "avx512vnni",
                         "avx512bf16", "neon", "dotprod", "i8mm"; NULL: the best available */
@@ -123,47 +146,21 @@ typedef struct nib_engine_options {
      * nib_verify say what is forbidden and what this system lacks. Not for a program that does
      * other work. */
     nib_sandbox sandbox;
+    uint64_t reserved[4];
 } nib_engine_options;
 
 /* Starts the threads. options NULL: all defaults. NIB_USAGE: more threads than the limit, or an
  * unknown isa; NIB_NOT_AS_ASKED: this processor lacks the isa. */
-NIB_MUST_CHECK nib_status nib_engine_open(nib_engine **out, const nib_engine_options *options,
-                                          nib_err *err);
-void nib_engine_close(nib_engine *engine);
-
-/* Tables that need no model: kernels, devices with their facts, recipes. */
-NIB_MUST_CHECK nib_status nib_kernels_write(nib_engine *engine, nib_form form, const nib_sink *sink,
-                                            nib_err *err);
-NIB_MUST_CHECK nib_status nib_devices_write(nib_engine *engine, nib_form form, const nib_sink *sink,
-                                            nib_err *err);
-/* One device, by name or by the path of its file. The JSON form is a file that nib_request.device
- * accepts. */
-NIB_MUST_CHECK nib_status nib_device_write(nib_engine *engine, const char *name, nib_form form,
-                                           const nib_sink *sink, nib_err *err);
-/* Measures a CPU or device that is present (name NULL: all of them): copies, launches, and products
- * by the kernels that a plan uses. Takes some seconds each. Stores the results at the engine's
- * cache_path; plans predict from them. */
-NIB_MUST_CHECK nib_status nib_devices_measure(nib_engine *engine, const char *name, nib_err *err);
-NIB_MUST_CHECK nib_status nib_recipes_write(nib_engine *engine, nib_form form, const nib_sink *sink,
-                                            nib_err *err);
-/* The supported model families: names in config.json and GGUF, and whether they train. */
-NIB_MUST_CHECK nib_status nib_models_write(nib_engine *engine, nib_form form, const nib_sink *sink,
-                                           nib_err *err);
-/* The checkpoint formats: what each holds, and whether it is read and written. */
-NIB_MUST_CHECK nib_status nib_formats_write(nib_engine *engine, nib_form form, const nib_sink *sink,
-                                            nib_err *err);
-
-/* The meaning of ledger codes: settings, reasons, advice and notes. code NULL: all codes. The code
- * of a kernel condition ("n%128") also lists the kernels that have it. NIB_USAGE: unknown code; err
- * suggests similar ones. */
-NIB_MUST_CHECK nib_status nib_codes_write(nib_engine *engine, const char *code, nib_form form,
-                                          const nib_sink *sink, nib_err *err);
+NIB_CHECKED nib_status nib_engine_open(nib_engine **out, const nib_engine_options *options,
+                                       nib_err *err);
+NIB_API void nib_engine_close(nib_engine *engine);
 
 /* ---- model: a checkpoint, its config and tokenizer ------------------------------------------- */
 
 typedef struct nib_model nib_model;
 
 typedef struct nib_model_options {
+    size_t size;
     /* tokenizer.json, its directory or a GGUF, opened with the model unless inspect or convert is
      * set; NULL: the model's own, opened when needed */
     const char *tokenizer;
@@ -177,6 +174,7 @@ typedef struct nib_model_options {
     /* A directory for packed weights and tokenizer tables, created if missing. A session writes
      * there what is not stored with the model, and later sessions map it. NULL: none */
     const char *cache_dir;
+    uint64_t reserved[4];
 } nib_model_options;
 
 /* path: a Hugging Face directory, its config.json, a weights file (safetensors, GGUF, or a
@@ -186,36 +184,25 @@ typedef struct nib_model_options {
  * it returns NIB_IO; if the file is truncated, SIGBUS may be raised first, which the program must
  * handle (as src/cli/terminal.c does). options NULL: all defaults. NIB_UNSUPPORTED: an unknown
  * architecture, or an unknown key of config.json that would change the result. */
-NIB_MUST_CHECK nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
-                                         const nib_model_options *options, nib_err *err);
-void nib_model_close(nib_model *model);
-
-/* Tensors with shape, format, scheme, group, bias and bytes. */
-NIB_MUST_CHECK nib_status nib_info_write(nib_model *model, nib_form form, const nib_sink *sink,
-                                         nib_err *err);
-
-/* Checks hashes, ranges, NaN and Inf by tensor and index, and completeness against config.json.
- * With `against` also compares tensor by tensor, whatever the formats, and, if both models can run,
- * their divergence and agreement over 64 arbitrary ids. NIB_CHECK_FAILED: it found an error; the
- * report is written in either case. */
-NIB_MUST_CHECK nib_status nib_verify(nib_model *model, nib_model *against, nib_form form,
-                                     const nib_sink *sink, nib_err *err);
+NIB_CHECKED nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
+                                      const nib_model_options *options, nib_err *err);
+NIB_API void nib_model_close(nib_model *model);
 
 /* Token ids of `size` bytes of text: *ids [*count], released by nib_tokens_free. add_special: adds
  * the special tokens that the tokenizer puts around a text, such as BOS. */
-NIB_MUST_CHECK nib_status nib_tokenize(nib_model *model, const char *text, size_t size,
-                                       bool add_special, int32_t **ids, size_t *count,
-                                       nib_err *err);
-void nib_tokens_free(nib_model *model, int32_t *ids);
+NIB_CHECKED nib_status nib_tokenize(nib_model *model, const char *text, size_t size,
+                                    bool add_special, int32_t **ids, size_t *count, nib_err *err);
+NIB_API void nib_tokens_free(nib_model *model, int32_t *ids);
 /* Writes the text of ids [count] to the sink in one call, with special tokens spelled out. Invalid
  * UTF-8 and ids without a token become U+FFFD. */
-NIB_MUST_CHECK nib_status nib_detokenize(nib_model *model, const int32_t *ids, size_t count,
-                                         const nib_sink *sink, nib_err *err);
+NIB_CHECKED nib_status nib_detokenize(nib_model *model, const int32_t *ids, size_t count,
+                                      const nib_sink *sink, nib_err *err);
 
 /* ---- conversations --------------------------------------------------------------------------- */
 
 /* A conversation and the inputs of its chat template. Zero-initialize for the defaults. */
 typedef struct nib_chat_options {
+    size_t size;
     const char *messages; /* JSON array of {"role": ..., "content": ..., ...} */
     size_t messages_size;
     const char *tools; /* JSON array; NULL: none */
@@ -225,25 +212,26 @@ typedef struct nib_chat_options {
     const char *template_text; /* Jinja; NULL: the model's */
     bool no_generation_prompt; /* do not end the text with the start of an answer */
     int64_t now;               /* seconds since 1970, in the time zone that templates see */
+    uint64_t reserved[4];
 } nib_chat_options;
 
 /* Opens the tokenizer and the model's chat template: chat_template.jinja beside the tokenizer, the
  * GGUF's, or that of tokenizer_config.json. After this, until the model is closed, nib_chat_encode
  * and nib_chat_write may be called by any thread at any time, if the engine's allocator allows it.
  * They call it themselves if needed. */
-NIB_MUST_CHECK nib_status nib_chat_open(nib_model *model, nib_err *err);
+NIB_CHECKED nib_status nib_chat_open(nib_model *model, nib_err *err);
 /* A sentence that names the unused one of several different templates; NULL: there is only one. */
-const char *nib_chat_note(const nib_model *model);
+NIB_API const char *nib_chat_note(const nib_model *model);
 /* Token ids of a conversation: *ids [*count], released by nib_tokens_free. Text of messages, tools
  * and variables never becomes special tokens. NIB_UNSUPPORTED: the model has no template, or the
  * template uses an unsupported feature; NIB_BAD_INPUT: the template refuses the conversation (err
  * has its message) or fails (err has the line); NIB_NO_MEMORY: it exceeds the limit of time or
  * memory. */
-NIB_MUST_CHECK nib_status nib_chat_encode(nib_model *model, const nib_chat_options *options,
-                                          int32_t **ids, size_t *count, nib_err *err);
+NIB_CHECKED nib_status nib_chat_encode(nib_model *model, const nib_chat_options *options,
+                                       int32_t **ids, size_t *count, nib_err *err);
 /* The text of those ids. */
-NIB_MUST_CHECK nib_status nib_chat_write(nib_model *model, const nib_chat_options *options,
-                                         const nib_sink *sink, nib_err *err);
+NIB_CHECKED nib_status nib_chat_write(nib_model *model, const nib_chat_options *options,
+                                      const nib_sink *sink, nib_err *err);
 
 /* ---- plan: what will run, why, and at what cost ---------------------------------------------- */
 
@@ -251,6 +239,7 @@ typedef struct nib_plan nib_plan;
 
 /* A request to plan. Zero-initialize for the defaults. */
 typedef struct nib_request {
+    size_t size;
     const char *recipe;     /* a recipe name, or the path of a recipe file; NULL: as stored */
     nib_strings skip, only; /* patterns of layers: do not quantize, or quantize only these */
     /* "cpu", "auto" (the fastest present device that the model fits), a name from `nibble devices`,
@@ -281,71 +270,25 @@ typedef struct nib_request {
     /* The options of the nib_generate call to come, so that the ledger lists those without effect;
      * prompt and stop strings are not read. NULL: unknown. */
     const struct nib_generate_options *generation;
+    uint64_t reserved[4];
 } nib_request;
 
 /* Plans without running anything; request NULL: all defaults. Makes a plan even if a layer has no
  * allowed way to run: nib_plan_status then returns NIB_NOT_AS_ASKED. NIB_USAGE: an unknown recipe,
  * device, engine, layer or kernel, or a pattern without a match; err suggests similar names. */
-NIB_MUST_CHECK nib_status nib_plan_make(nib_plan **out, nib_model *model,
-                                        const nib_request *request, nib_err *err);
-void nib_plan_free(nib_plan *plan);
-NIB_MUST_CHECK nib_status nib_plan_status(const nib_plan *plan, nib_err *err);
-NIB_MUST_CHECK nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *sink,
-                                         nib_err *err);
+NIB_CHECKED nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *request,
+                                     nib_err *err);
+NIB_API void nib_plan_free(nib_plan *plan);
+NIB_CHECKED nib_status nib_plan_status(const nib_plan *plan, nib_err *err);
+NIB_CHECKED nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *sink,
+                                      nib_err *err);
 /* Only the ledger. JSON: an object with the members that every report has: layers, tensors,
  * settings, notes, counts (docs/formats.md). Text: a line per setting that is not done as asked. */
-NIB_MUST_CHECK nib_status nib_plan_ledger_write(const nib_plan *plan, nib_form form,
-                                                const nib_sink *sink, nib_err *err);
+NIB_CHECKED nib_status nib_plan_ledger_write(const nib_plan *plan, nib_form form,
+                                             const nib_sink *sink, nib_err *err);
 /* The one-line summary that ends every run, after a line for each thing that the device refused
  * when the session was opened. */
-NIB_MUST_CHECK nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink,
-                                           nib_err *err);
-
-/* ---- quantize -------------------------------------------------------------------------------- */
-
-typedef struct nib_quantize_options {
-    nib_request request;    /* its device computes the same codes as the CPU; device NULL: CPU */
-    const char *for_device; /* also plan the result for this machine; NULL: none */
-    const char *out;        /* a directory if the model is one, else a file */
-    const char *format;     /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; NULL:
-                           torchao, or nibble with a ledger line */
-    const char *calibrate;  /* text file for -static recipes */
-    bool force;             /* replace an existing OUT: a file, a model directory or an empty one */
-    bool dry_run;           /* sizes and ledger only */
-    bool pack;              /* also write OUT/nibble.pack, weights packed for this machine, and
-                           OUT/nibble.tokens, the tokenizer's tables */
-} nib_quantize_options;
-
-/* Streams the checkpoint through the recipe into options->out, which appears complete or not at
- * all. Writes the ledger, sizes in bytes and SQNR per layer in dB to sink. NIB_EXISTS: out exists
- * and force is not set, or another process is writing it; NIB_NOT_AS_ASKED: a layer cannot be
- * quantized as asked, and no substitute is allowed. */
-NIB_MUST_CHECK nib_status nib_quantize(nib_model *model, const nib_quantize_options *options,
-                                       nib_form form, const nib_sink *sink, nib_err *err);
-
-/* ---- convert --------------------------------------------------------------------------------- */
-
-typedef struct nib_convert_options {
-    const char *out;    /* a directory if the model is one, else a file */
-    const char *format; /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf", or
-                           "safetensors" for plain floats */
-    const char *dtype;  /* of weights as plain floats: "f32", "f16", "bf16"; NULL: "f32" for
-                           quantized ones. Norms and biases keep their type; the ledger says so */
-    bool force;         /* replace an existing OUT */
-    bool dry_run;       /* sizes and ledger only */
-    const char *bias;   /* of quantized layers: "float", "int8", "int32"; NULL: as stored */
-    bool pack;          /* as in nib_quantize_options */
-    bool strict;       /* a setting that differs from what was asked or has no effect is an error */
-    nib_strings allow; /* with strict: codes of settings that are accepted */
-} nib_convert_options;
-
-/* Streams the checkpoint into another format, atomically. Codes are kept: for every weight the
- * ledger says "lossless" (same values and types), "exact after a change of layout" (same values) or
- * "lossy" with the error. Biases are copied bit for bit unless `bias` asks for another form or the
- * format cannot hold theirs, which the ledger reports. NIB_NOT_AS_ASKED: the format cannot hold a
- * weight; err names it and the reason. */
-NIB_MUST_CHECK nib_status nib_convert(nib_model *model, const nib_convert_options *options,
-                                      nib_form form, const nib_sink *sink, nib_err *err);
+NIB_CHECKED nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err *err);
 
 /* ---- run ------------------------------------------------------------------------------------- */
 
@@ -356,12 +299,12 @@ typedef struct nib_session nib_session;
  * refuses something, it plans the same request again with another kernel or an allowed rung, or
  * fails with all reasons. NIB_NOT_AS_ASKED: a layer of the plan has no allowed kernel, or the
  * plan is for another machine; NIB_USAGE: the model was opened only to plan or to inspect. */
-NIB_MUST_CHECK nib_status nib_session_open(nib_session **out, nib_model *model,
-                                           const nib_plan *plan, int sequences, nib_err *err);
+NIB_CHECKED nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan *plan,
+                                        int sequences, nib_err *err);
 /* The plan that runs: the given one, or its replacement, whose ledger says what the device refused.
  * Lives as long as the session. */
-const nib_plan *nib_session_plan(const nib_session *session);
-void nib_session_close(nib_session *session);
+NIB_API const nib_plan *nib_session_plan(const nib_session *session);
+NIB_API void nib_session_close(nib_session *session);
 
 /* One token of a ragged batch. */
 typedef struct nib_slot {
@@ -377,14 +320,14 @@ typedef struct nib_slot {
  * than 512 slots may be empty if the model has attention windows. NIB_USAGE: no such sequence, or a
  * position that is not its next; NIB_BAD_INPUT: a token outside the vocabulary; NIB_NO_MEMORY: the
  * context is exceeded. */
-NIB_MUST_CHECK nib_status nib_session_step(nib_session *session, const nib_slot *slots,
-                                           size_t count, const float **logits, nib_err *err);
+NIB_CHECKED nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
+                                        const float **logits, nib_err *err);
 /* Rolls a sequence back to `position`. NIB_USAGE: no such sequence, or layers with a window no
  * longer hold the keys and values before `position`. Rolling back 512 positions, or all, always
  * works. */
-NIB_MUST_CHECK nib_status nib_session_truncate(nib_session *session, int32_t sequence,
-                                               int32_t position, nib_err *err);
-int64_t nib_session_vocab(const nib_session *session); /* logits per token */
+NIB_CHECKED nib_status nib_session_truncate(nib_session *session, int32_t sequence,
+                                            int32_t position, nib_err *err);
+NIB_API int64_t nib_session_vocab(const nib_session *session); /* logits per token */
 
 /* A token and the natural logarithm of its probability in the model's own distribution, before
  * temperature, filters and penalties. */
@@ -397,14 +340,16 @@ typedef struct nib_token_logprob {
 enum { NIB_LOGPROBS_MOST = 20 };
 
 typedef struct nib_generate_options {
+    size_t size;
     const char *prompt; /* special tokens spelled in it ("<s>") become those tokens; NULL: empty */
-    int64_t max_tokens; /* new tokens; 0: until the context is full; negative: max_new_tokens or
-                           max_length of generation_config.json, then 0 */
-    double temperature; /* negative: generation_config.json, then 0.8; 0: greedy */
-    int64_t top_k;      /* negative: likewise, then 40; 0: off */
-    double top_p;       /* negative: likewise, then 0.95 */
-    double min_p;       /* negative: likewise, then 0.05 */
-    double repeat_penalty; /* negative: likewise, then 1.0 */
+    int64_t max_tokens; /* new tokens; 0: max_new_tokens or max_length of generation_config.json,
+                           otherwise until the context is full, as for a negative number */
+    /* Sampling. 0: generation_config.json, otherwise the number in parentheses; negative: off. */
+    double temperature;    /* (0.8); off: greedy */
+    int64_t top_k;         /* (40) */
+    double top_p;          /* (0.95) */
+    double min_p;          /* (0.05) */
+    double repeat_penalty; /* (1.0) */
     uint64_t seed;
     nib_strings stop; /* text that ends generation and is not written */
     bool ignore_eos;
@@ -416,6 +361,7 @@ typedef struct nib_generate_options {
     void (*on_logprobs)(void *ctx, const nib_token_logprob *token,
                         const nib_token_logprob *likeliest, size_t count);
     void *on_logprobs_ctx;
+    uint64_t reserved[4];
 } nib_generate_options;
 
 /* STOP: a stop string or an end-of-text token; LENGTH: max_tokens; CONTEXT: the context is full;
@@ -428,6 +374,7 @@ typedef enum nib_finish {
 } nib_finish;
 
 typedef struct nib_generate_stats {
+    size_t size;
     int64_t prompt_tokens, new_tokens;
     int64_t cached_tokens; /* prompt tokens of a chat that were in the KV cache */
     double first_token_s, prefill_s, decode_s;
@@ -449,166 +396,8 @@ typedef struct nib_generate_stats {
  * text continues the prompt, including the space between them if there is one. NIB_BAD_INPUT: the
  * schema is invalid; NIB_UNSUPPORTED: the schema has something that cannot be enforced. stats may
  * be NULL; they are filled in on failure, too. */
-NIB_MUST_CHECK nib_status nib_generate(nib_session *session, const nib_generate_options *options,
-                                       const nib_sink *sink, nib_generate_stats *stats,
-                                       nib_err *err);
-
-typedef struct nib_eval_options {
-    const char *text_path; /* a text, or JSON lines with a `text` key (.jsonl) */
-    int64_t window;        /* 0: min(context, 4,096) */
-} nib_eval_options;
-
-typedef struct nib_eval_result {
-    double loss; /* nats per predicted token */
-    double perplexity;
-    int64_t predicted;
-    double kl;             /* nats per predicted token, from the other session's distribution */
-    double top1_agreement; /* share of positions with the same most likely token, 0 to 1 */
-    double seconds;
-} nib_eval_result;
-
-/* Measures the loss of a text, in sequence 0. against: a session of another model with the same
- * vocabulary to compare with, or NULL. NIB_USAGE: the window does not fit a context, or the
- * vocabularies differ; NIB_CHECK_FAILED: a loss is not finite. */
-NIB_MUST_CHECK nib_status nib_eval(nib_session *session, nib_session *against,
-                                   const nib_eval_options *options, nib_eval_result *result,
-                                   nib_err *err);
-
-enum { NIB_BENCH_CONTEXTS = 16, NIB_BENCH_BATCH = 512, NIB_BENCH_ROUNDS = 1000 };
-
-typedef struct nib_bench_speeds {
-    double prefill_tokens_per_s, decode_tokens_per_s;
-} nib_bench_speeds;
-
-/* One round of a bench, which times everything in turn. */
-typedef struct nib_bench_round {
-    nib_bench_speeds own, floats, peer;
-    double batch_tokens_per_s;
-    double read_gb_per_s[2]; /* of this CPU before and after the round; 0 without a peer */
-} nib_bench_round;
-
-/* llama.cpp's llama-bench, or a program with the same options and JSON output. */
-typedef struct nib_bench_peer {
-    const char *program;            /* a path, or a name to look up in PATH */
-    const char *model;              /* GGUF */
-    const char *const *environment; /* its environment: "NAME=value", ending with NULL; or NULL */
-} nib_bench_peer;
-
-/* Decoding after this many positions, in turn with an empty cache. */
-typedef struct nib_bench_context {
-    int64_t positions;
-    double tokens_per_s, empty_tokens_per_s;
-} nib_bench_context;
-
-typedef struct nib_bench_options {
-    int64_t prompt_tokens; /* 0: 512 */
-    int64_t new_tokens;    /* 0: 64 */
-    int repeats;           /* rounds; 0: 5 */
-    int64_t batch;         /* also decode this many sequences together: at most NIB_BENCH_BATCH and
-                              the session's sequences; 0: none */
-    /* [context_count], at most NIB_BENCH_CONTEXTS: also time decode after this many positions. The
-     * session must have two sequences. */
-    const int64_t *contexts;
-    size_t context_count;
-    /* If layers are quantized: also time, in turn, the model's stored floats or those of another
-     * checkpoint of floats only. */
-    bool beside;
-    const char *against;        /* path of that checkpoint; NULL: the model's own floats */
-    const nib_bench_peer *peer; /* also timed in turn, with the same threads; NULL: none */
-    nib_bench_round *rounds;    /* [repeats], filled in; NULL: not needed */
-} nib_bench_options;
-
-typedef struct nib_bench_result {
-    char machine[64], isa[16], date[16]; /* "AMD EPYC", "avx512bf16", "2026-11-20" */
-    int threads;
-    double prefill_tokens_per_s, decode_tokens_per_s; /* medians */
-    double batch_tokens_per_s; /* of all sequences of the batch together; 0: no batch */
-    uint64_t weight_bytes, peak_bytes;
-    uint64_t cache_bytes; /* KV cache of full contexts of all the session's sequences */
-    /* Rates of the machine that runs the layers (the CPU's are measured in the same run), and the
-     * shares of them, 0 to 1, that decode and prefill reach; 0 for a device not yet measured. */
-    double copy_gb_per_s, bandwidth_share;
-    double peak_gop_per_s, arithmetic_share;
-    /* The plan's predictions; 0: unknown. */
-    double predicted_prefill_tokens_per_s, predicted_decode_tokens_per_s;
-    uint64_t predicted_bytes; /* weights, cache and buffers: of peak_bytes, or of device_bytes */
-    uint64_t device_bytes;    /* allocated on the device; 0: no device */
-    nib_bench_context contexts[NIB_BENCH_CONTEXTS];
-    size_t context_count;
-    nib_bench_speeds floats; /* medians; 0: not timed */
-    char floats_name[64];    /* "bf16"; empty: not timed */
-    char floats_why[512];    /* why not; empty if not asked for, or no layer is quantized */
-    nib_bench_speeds peer;   /* medians; 0: no peer */
-    char peer_name[192];     /* version and model as the peer reports: "0c1e570, llama 1B Q4_0" */
-    double read_gb_per_s;    /* median of the rates before and after the rounds; 0: no peer */
-    /* Sizes of the files, and bytes that the peer reads per token (weight_bytes for this model), or
-     * of all its tensors if only the peer knows their format; 0: unknown. */
-    uint64_t file_bytes, peer_file_bytes, peer_token_bytes;
-} nib_bench_result;
-
-/* NIB_USAGE: the tokens do not fit the context; too many repeats, contexts or sequences; `against`
- * is quantized, or given for a model that is not. The peer: NIB_IO: cannot be started; NIB_FAILED:
- * failed, with its last line in err; NIB_BAD_INPUT: its output cannot be parsed. */
-NIB_MUST_CHECK nib_status nib_bench(nib_session *session, const nib_bench_options *options,
-                                    nib_bench_result *result, nib_err *err);
-/* Breaks down the time of prefill and decode by operation, with shares of the machine's rates.
- * Errors as nib_bench. */
-NIB_MUST_CHECK nib_status nib_bench_operations(nib_session *session,
-                                               const nib_bench_options *options, nib_form form,
-                                               const nib_sink *sink, nib_err *err);
-/* Times every kernel that runs here, the best of a few, with shares of the machine's rates. */
-NIB_MUST_CHECK nib_status nib_bench_kernels(nib_engine *engine, nib_form form, const nib_sink *sink,
-                                            nib_err *err);
-
-/* Times layers of an 8B model on a present device (NULL: the CPU) next to a plan's predictions.
- * prompt_tokens 0: 512. */
-NIB_MUST_CHECK nib_status nib_bench_predict(nib_engine *engine, const char *device,
-                                            int64_t prompt_tokens, nib_form form,
-                                            const nib_sink *sink, nib_err *err);
-/* The same for a plan's distinct linear layers. NIB_USAGE: a plan of training; as nib_plan_status
- * if a layer has no allowed kernel. */
-NIB_MUST_CHECK nib_status nib_bench_layers(const nib_plan *plan, int64_t prompt_tokens,
-                                           nib_form form, const nib_sink *sink, nib_err *err);
-
-/* ---- tune: choose kernels by measurement ----------------------------------------------------- */
-
-/* Times, for every shape of the model's linear layers and every range of tokens, the kernels of one
- * arithmetic contract that can run it on this CPU, and stores their order for this machine next to
- * the engine's cache_path. Later plans use the fastest, which changes no bit, and say so. Logs the
- * plan's settings first, then writes the results; JSON includes the settings. NIB_USAGE: the
- * request is for another device, or the engine has no cache_path. */
-NIB_MUST_CHECK nib_status nib_tune(nib_model *model, const nib_request *request, nib_form form,
-                                   const nib_sink *sink, nib_err *err);
-/* Writes the stored results of this machine; says so if there are none, or if they are not used. */
-NIB_MUST_CHECK nib_status nib_tune_show(nib_engine *engine, nib_form form, const nib_sink *sink,
-                                        nib_err *err);
-/* Deletes the stored results of this machine for all thread counts; *found: whether any existed. */
-NIB_MUST_CHECK nib_status nib_tune_clear(nib_engine *engine, bool *found, nib_err *err);
-
-/* ---- advise: choose a recipe ----------------------------------------------------------------- */
-
-typedef struct nib_advise_options {
-    nib_request request;   /* only device (not "auto"), dtype and context are used */
-    nib_strings recipes;   /* to compare with the model as stored; none: every base of `nibble
-                            recipes`, with other group sizes, outputs and embeddings */
-    const char *text_path; /* measure the loss of this text; NULL: do not */
-    int64_t window;        /* as in nib_eval_options */
-    uint64_t memory;       /* bytes of device memory that may be used; 0: all */
-    double loss_budget;    /* nats per token over the model as stored; negative: 0.02 */
-    bool by_prefill;       /* rank by prefill speed, not decode speed */
-    bool dry_run;          /* predict without running */
-    const char *svg;       /* file for a plot of the frontier, overwritten; NULL: none */
-    const char *name;      /* name of the model in printed commands; NULL: its path */
-} nib_advise_options;
-
-/* Plans recipes for a device. If the device is present, times those that it runs as asked and
- * measures their losses. Logs each setting of the plans once. Writes the frontier of loss, speed
- * and memory, the recommended recipe, its command, and a training config that makes up for
- * rounding; JSON includes the settings. The report is written even if no recipe can be recommended:
- * NIB_NO_MEMORY: nothing fits, and by how much; NIB_NOT_AS_ASKED: the device runs nothing as asked.
- * NIB_USAGE: an unknown device or recipe; NIB_UNSUPPORTED: the model is already quantized. */
-NIB_MUST_CHECK nib_status nib_advise(nib_model *model, const nib_advise_options *options,
-                                     nib_form form, const nib_sink *sink, nib_err *err);
+NIB_CHECKED nib_status nib_generate(nib_session *session, const nib_generate_options *options,
+                                    const nib_sink *sink, nib_generate_stats *stats, nib_err *err);
 
 /* ---- chat: one conversation ------------------------------------------------------------------ */
 
@@ -618,192 +407,29 @@ typedef struct nib_chat_session nib_chat_session;
 /* Uses all sequences of the session until it is closed. template_text: a chat template to use
  * instead of the model's, which must live as long; NULL: the model's. NIB_UNSUPPORTED: the model
  * has none. */
-NIB_MUST_CHECK nib_status nib_chat_session_open(nib_chat_session **out, nib_session *session,
-                                                const char *template_text, nib_err *err);
-void nib_chat_session_close(nib_chat_session *chat);
+NIB_CHECKED nib_status nib_chat_session_open(nib_chat_session **out, nib_session *session,
+                                             const char *template_text, nib_err *err);
+NIB_API void nib_chat_session_close(nib_chat_session *chat);
 /* Adds `text` as a user message, streams the answer to the sink and adds it to the conversation, or
  * the part generated before progress cancelled it. options->prompt is not used; now: seconds since
  * 1970, for templates that print the date. On failure the conversation is unchanged. Parts that the
  * template drops are logged first; for a strict request they are NIB_NOT_AS_ASKED. NIB_USAGE: the
  * conversation is longer than the context. */
-NIB_MUST_CHECK nib_status nib_chat_session_say(nib_chat_session *chat, const char *text,
-                                               const nib_generate_options *options, int64_t now,
-                                               const nib_sink *sink, nib_generate_stats *stats,
-                                               nib_err *err);
+NIB_CHECKED nib_status nib_chat_session_say(nib_chat_session *chat, const char *text,
+                                            const nib_generate_options *options, int64_t now,
+                                            const nib_sink *sink, nib_generate_stats *stats,
+                                            nib_err *err);
 /* Clears the conversation but keeps the system prompt. */
-void nib_chat_session_reset(nib_chat_session *chat);
+NIB_API void nib_chat_session_reset(nib_chat_session *chat);
 /* Sets the system prompt and keeps the conversation; NULL: none. */
-NIB_MUST_CHECK nib_status nib_chat_session_system(nib_chat_session *chat, const char *text,
-                                                  nib_err *err);
+NIB_CHECKED nib_status nib_chat_session_system(nib_chat_session *chat, const char *text,
+                                               nib_err *err);
 /* Writes the conversation as JSON, in the form of OpenAI's `messages`. */
-NIB_MUST_CHECK nib_status nib_chat_session_save(nib_chat_session *chat, const nib_sink *sink,
-                                                nib_err *err);
+NIB_CHECKED nib_status nib_chat_session_save(nib_chat_session *chat, const nib_sink *sink,
+                                             nib_err *err);
 /* Replaces the conversation with `size` bytes of such JSON; `name` is for error messages. */
-NIB_MUST_CHECK nib_status nib_chat_session_load(nib_chat_session *chat, const char *name,
-                                                const char *text, size_t size, nib_err *err);
-
-/* ---- service: concurrent requests with OpenAI's API ------------------------------------------ */
-
-/* Serves requests (calls) with a session's sequences. One thread runs them (nib_service_run); any
- * others may open, read and close calls, and write reports. The answer to a request does not depend
- * on other requests. */
-typedef struct nib_service nib_service;
-typedef struct nib_call nib_call;
-
-typedef struct nib_service_options {
-    const char *name;          /* of the model, in answers; NULL: the last part of its path */
-    const char *chat_template; /* instead of the model's; must live as long; NULL: the model's */
-    /* Most requests that may wait; 0: 64. A quarter more, at least one, may come from clients that
-     * have no waiting request. */
-    int64_t queue;
-    double limit_s; /* time limit of a request from arrival to end; 0: none */
-    uint64_t seed;  /* seeds of requests without one are derived from it */
-} nib_service_options;
-
-/* The service has exclusive use of the session until it is closed. */
-NIB_MUST_CHECK nib_status nib_service_open(nib_service **out, nib_session *session,
-                                           const nib_service_options *options, nib_err *err);
-/* Call after nib_service_run has returned and every call is closed. */
-void nib_service_close(nib_service *service);
-/* Runs requests on this thread until nib_service_stop. If a step fails, its requests end with the
- * error, which is also logged. */
-void nib_service_run(nib_service *service);
-/* NIB_OK; or NIB_IO, naming a mapped file of the model that another process wrote to. From then on
- * every request is refused with 503, because results would be invalid. */
-NIB_MUST_CHECK nib_status nib_service_status(nib_service *service, nib_err *err);
-/* Refuses new requests and lets nib_service_run return once the current ones are done; a second
- * call ends them at once. */
-void nib_service_stop(nib_service *service);
-
-typedef enum nib_route { NIB_ROUTE_CHAT, NIB_ROUTE_COMPLETIONS, NIB_ROUTE_COUNT } nib_route;
-
-typedef struct nib_call_options {
-    nib_route route;
-    const char *body; /* [size] JSON; not used after nib_call_open */
-    size_t size;
-    uint64_t client; /* the waiting client with the fewest running requests goes first */
-    /* Cached prompt prefixes are not shared between tenants, who could otherwise find out what
-     * others asked. */
-    uint64_t tenant;
-    int64_t now; /* seconds since 1970 */
-    /* Called when there is more to read, on a thread of the service or the one that runs it. It
-     * must not call the service. */
-    void (*ready)(void *ctx);
-    void *ctx;
-} nib_call_options;
-
-/* Errors in a request become its answer; this fails only if memory runs out. */
-NIB_MUST_CHECK nib_status nib_call_open(nib_call **out, nib_service *service,
-                                        const nib_call_options *options, nib_err *err);
-/* Ends the call in any state; generation stops within a step. */
-void nib_call_close(nib_call *call);
-
-typedef struct nib_call_state {
-    int http;    /* status of the answer; 0: not known yet */
-    bool stream; /* text/event-stream, else application/json */
-    int retry_s; /* with 429 and 503: seconds until a retry */
-    size_t left; /* bytes to read now */
-    bool over;   /* no more bytes will come */
-} nib_call_state;
-nib_call_state nib_call_look(nib_call *call);
-/* Moves the next bytes of the answer to out; returns their number. */
-size_t nib_call_read(nib_call *call, char *out, size_t size);
-
-typedef struct nib_call_stats {
-    const char *id, *finish;              /* finish: of the first choice, or "error" */
-    int64_t prompt_tokens, cached_tokens; /* cached: prompt tokens that were in the KV cache */
-    int64_t new_tokens;
-    int64_t seed;
-    int64_t settings; /* number of settings not done as asked, which the answer lists */
-    double queued_s, first_token_s, total_s; /* since arrival; NaN: never happened */
-} nib_call_stats;
-/* Statistics of a call so far; the strings belong to the call. */
-void nib_call_stats_get(nib_call *call, nib_call_stats *out);
-
-typedef enum nib_report {
-    NIB_REPORT_MODELS,  /* GET /v1/models */
-    NIB_REPORT_MODEL,   /* GET /v1/models/NAME */
-    NIB_REPORT_HEALTH,  /* {"status": "ok"}, or "stopping" */
-    NIB_REPORT_METRICS, /* Prometheus text format */
-    NIB_REPORT_PLAN     /* the plan as JSON, as from `nibble plan --json` */
-} nib_report;
-NIB_MUST_CHECK nib_status nib_service_write(nib_service *service, nib_report report,
-                                            const nib_sink *sink, nib_err *err);
-/* Writes the body of an error in OpenAI's form, for requests that never become calls. param, code:
- * NULL becomes null. */
-NIB_MUST_CHECK nib_status nib_error_write(int http, const char *message, const char *param,
-                                          const char *code, const nib_sink *sink, nib_err *err);
-/* The name under which the model is served. */
-const char *nib_service_name(const nib_service *service);
-
-/* ---- train ----------------------------------------------------------------------------------- */
-
-/* The processes that mpirun started for one run. Only this loads Open MPI. A process has at most
- * one and must open it before its engine. */
-typedef struct nib_ranks nib_ranks;
-
-typedef struct nib_ranks_options {
-    int asked;                      /* minimum number of ranks; 0: any */
-    double timeout_s;               /* how long a rank waits for another; 0: 100 */
-    const nib_allocator *allocator; /* NULL: malloc; copied */
-} nib_ranks_options;
-
-/* NIB_NOT_AS_ASKED: Open MPI is missing (err says what to install), or there are too few ranks. */
-NIB_MUST_CHECK nib_status nib_ranks_open(nib_ranks **out, const nib_ranks_options *options,
-                                         nib_err *err);
-/* After this the process cannot open ranks again. */
-void nib_ranks_close(nib_ranks *ranks);
-int nib_ranks_rank(const nib_ranks *ranks);  /* from 0; 0 for NULL: one process */
-int nib_ranks_count(const nib_ranks *ranks); /* 1 for NULL */
-/* This rank's slice of the host's cores, for nib_engine_options: ranks that may run on the same
- * cores get one slice each. */
-void nib_ranks_slice(const nib_ranks *ranks, int *slice, int *slices);
-
-/* Exchanges statuses: every rank passes its own, and its error in err, and all return those of the
- * first rank that failed, with "rank 2: " before its message; NIB_OK: none failed. So all ranks end
- * with the same error. */
-NIB_MUST_CHECK nib_status nib_ranks_agree(nib_ranks *ranks, nib_status mine, nib_err *err);
-/* Whether a rank did not answer or failed in the middle of a step. Then the ranks can no longer
- * communicate and have to be aborted. */
-bool nib_ranks_broken(const nib_ranks *ranks);
-/* Ends every process of the run at once, including this one. */
-void nib_ranks_abort(nib_ranks *ranks, int exit_status);
-
-typedef struct nib_train_options {
-    bool dry_run;     /* one layer of each distinct shape, forward and backward */
-    nib_ranks *ranks; /* NULL: one process */
-    const char *out;  /* new directory for the trained model in Hugging Face layout; NULL: as the
-                         config says */
-    nib_plan **ran;   /* if not NULL: *ran is the plan that ran if the device refused a part of the
-                         given one (free it with nib_plan_free), else NULL */
-} nib_train_options;
-
-/* Writes every key of a training config: its values, and what it does or why it has no effect. */
-NIB_MUST_CHECK nib_status nib_train_keys_write(nib_engine *engine, nib_form form,
-                                               const nib_sink *sink, nib_err *err);
-
-/* Trains from the model's config and its plan; writes a line per step to sink. If the device
- * refuses a part of the plan, plans again without it, as nib_session_open does. NIB_CHECK_FAILED: a
- * loss or gradient is not finite; the step did not change the weights. */
-NIB_MUST_CHECK nib_status nib_train(nib_model *model, const nib_plan *plan,
-                                    const nib_train_options *options, const nib_sink *sink,
-                                    nib_err *err);
-/* Runs `steps` steps (0: 5) of a training config and writes tokens per second, the time of every
- * operation with shares of this machine's rates, and predicted and used memory. Saves nothing. */
-NIB_MUST_CHECK nib_status nib_bench_train(nib_model *model, const nib_plan *plan, int steps,
-                                          nib_form form, const nib_sink *sink, nib_err *err);
-
-typedef struct nib_plot_options {
-    nib_strings runs;  /* metrics files, or directories with a metrics.jsonl */
-    const char *value; /* the metric to draw; NULL: "loss" */
-    int64_t smooth;    /* also draw the mean of this many points up to each; 0: none */
-    const char *out;   /* a file, overwritten; NULL: write to sink */
-} nib_plot_options;
-
-/* Draws a metric of runs over their steps as one SVG. NIB_BAD_INPUT: a line is not a line of
- * metrics (err names it), or a run does not have the metric; NIB_USAGE: no run, or too many. */
-NIB_MUST_CHECK nib_status nib_plot(nib_engine *engine, const nib_plot_options *options,
-                                   const nib_sink *sink, nib_err *err);
+NIB_CHECKED nib_status nib_chat_session_load(nib_chat_session *chat, const char *name,
+                                             const char *text, size_t size, nib_err *err);
 
 #ifdef __cplusplus
 }

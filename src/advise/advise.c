@@ -5,6 +5,7 @@
  * second. Then finds the frontier of cost, time and memory, and chooses from it.
  */
 #include "advise.h"
+#include "public_struct.h"
 
 #include "bench.h"
 
@@ -158,7 +159,7 @@ static nib_status eval_and_time(nib_advice *v, nib_advised *c, nib_session *sess
     const nib_eval_options eval = {.text_path = v->options->text_path,
                                    .window = v->options->window};
     const nib_bench_options bench = {.prompt_tokens = v->prompt, .new_tokens = 32, .repeats = 3};
-    nib_eval_result loss;
+    nib_eval_result loss = {.size = sizeof loss};
     nib_bench_speeds speed;
     if (v->losses) {
         NIB_TRY(nib_eval(session, NULL, &eval, &loss, err));
@@ -189,7 +190,7 @@ static nib_status run_plan(nib_advice *v, nib_advised *c, const nib_plan *plan, 
 static nib_status make_plan(nib_advice *v, nib_plan **out, const nib_advised *c, bool on_cpu,
                             nib_err *err)
 {
-    const nib_request *asked = &v->options->request;
+    const nib_request *asked = v->options->request;
     const nib_request r = {.recipe = c->recipe,
                            .device = on_cpu ? NULL : asked->device,
                            .dtype = asked->dtype,
@@ -418,7 +419,7 @@ static nib_status check_options(const nib_model *model, const nib_advise_options
                              "%s is stored as %s and cannot be quantized again; give the "
                              "checkpoint that it was made from",
                              net->sites[i].name, nib__scheme_name(name, &net->sites[i].stored));
-    if (o->request.device && strcmp(o->request.device, "auto") == 0)
+    if (o->request->device && strcmp(o->request->device, "auto") == 0)
         return nib__fail(err, NIB_USAGE,
                          "recipes are compared on one device; name one in place of auto");
     if (o->svg) /* fail before the work */
@@ -433,11 +434,11 @@ static nib_status check_options(const nib_model *model, const nib_advise_options
                          "a window of %" PRId64 " tokens, but no text to cut into windows; give "
                          "--text, too",
                          o->window);
-    if (o->loss_budget >= 0 && !o->text_path)
+    if (o->loss_budget != 0 && !o->text_path)
         return nib__fail(err, NIB_USAGE,
                          "a budget of %g nats per token, but no text to measure a loss with; give "
                          "--text, too",
-                         o->loss_budget);
+                         fmax(o->loss_budget, 0));
     return NIB_OK;
 }
 
@@ -455,7 +456,7 @@ static nib_status prepare(nib_advice *v, nib_err *err)
     v->real = weights;
     v->prompt = v->speeds ? nib__min(NIB_PREFILL_TOKENS, v->base->context) : NIB_PREFILL_TOKENS;
     v->budget = !v->losses            ? NIB_ERROR_BUDGET
-                : o->loss_budget >= 0 ? o->loss_budget
+                : o->loss_budget != 0 ? fmax(o->loss_budget, 0)
                                       : NIB_LOSS_BUDGET;
     return NIB_OK;
 }
@@ -529,8 +530,10 @@ static nib_status advise(nib_advice *v, nib_form form, const nib_sink *sink, nib
 nib_status nib_advise(nib_model *model, const nib_advise_options *options, nib_form form,
                       const nib_sink *sink, nib_err *err)
 {
-    const nib_advise_options none = {.loss_budget = -1};
-    nib_advice v = {.model = model, .options = options ? options : &none};
+    NIB_OPTIONS(nib_advise_options, o, options, err);
+    NIB_OPTIONS(nib_request, request, o.request, err);
+    o.request = &request;
+    nib_advice v = {.model = model, .options = &o};
     nib_err own; /* the report includes the error of a failed recipe in any case */
     err = err != NULL ? err : &own;
     NIB_TRY(check_options(model, v.options, err));

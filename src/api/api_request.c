@@ -449,8 +449,8 @@ static const member members[] = {
     {"prompt", TEXT, read_prompt, 0, 0, 0, NULL},
     {"max_completion_tokens", CHAT, read_int, PLACE(max_tokens), 1, TOKENS, NULL},
     {"max_tokens", BOTH, read_old_max, 0, 0, TOKENS, NULL},
-    {"temperature", BOTH, read_double, PLACE(temperature), 0, 2, NULL},
-    {"top_p", BOTH, read_double, PLACE(top_p), 0, 1, NULL},
+    {"temperature", BOTH, read_double, PLACE(sampling.temperature), 0, 2, NULL},
+    {"top_p", BOTH, read_double, PLACE(sampling.top_p), 0, 1, NULL},
     {"n", BOTH, read_int, PLACE(n), 1, NIB_API_CHOICES, NULL},
     {"best_of", TEXT, read_best_of, 0, 1, NIB_API_CHOICES, NULL},
     {"stop", BOTH, read_stop, 0, 0, 0, NULL},
@@ -471,9 +471,9 @@ static const member members[] = {
     {"safety_identifier", CHAT, read_user, 0, 0, 0, NULL},
     {"prompt_cache_key", CHAT, read_name, 0, 0, 0, NULL},
     /* not OpenAI's: names of llama.cpp and vLLM */
-    {"top_k", BOTH, read_int, PLACE(top_k), 0, TOKENS, NULL},
-    {"min_p", BOTH, read_double, PLACE(min_p), 0, 1, NULL},
-    {"repetition_penalty", BOTH, read_double, PLACE(repeat_penalty), 0.01, 100, NULL},
+    {"top_k", BOTH, read_int, PLACE(sampling.top_k), 0, TOKENS, NULL},
+    {"min_p", BOTH, read_double, PLACE(sampling.min_p), 0, 1, NULL},
+    {"repetition_penalty", BOTH, read_double, PLACE(sampling.repeat_penalty), 0.01, 100, NULL},
     {"ignore_eos", BOTH, read_bool, PLACE(ignore_eos), 0, 0, NULL},
     {"chat_template_kwargs", CHAT, read_variables, 0, 0, 0, NULL},
     /* refused */
@@ -596,11 +596,7 @@ bool nib__api_request_read(nib_api_request *out, nib_route route, const char *bo
     nib_api_reader r = {
         .to = out, .limits = limits, .arena = arena, .error = error, .best_of = -1, .old_max = -1};
     *out = (nib_api_request){.route = route,
-                             .temperature = -1,
-                             .top_p = -1,
-                             .min_p = -1,
-                             .repeat_penalty = -1,
-                             .top_k = -1,
+                             .sampling = {-1, -1, -1, -1, .top_k = -1},
                              .max_tokens = -1,
                              .n = 1,
                              .top = -1,

@@ -60,8 +60,7 @@ typedef struct nib_api_request {
     size_t variables_size;
     nib_api_prompt *prompts; /* [prompt_count]; none for a chat */
     size_t prompt_count;
-    double temperature, top_p, min_p, repeat_penalty; /* negative: not given */
-    int64_t top_k;                                    /* negative: not given */
+    nib_sampling sampling; /* without the seed; negative: not given */
     double presence_penalty, frequency_penalty;
     int64_t max_tokens;   /* negative: not given */
     const char *max_name; /* the member that sets it; NULL: none */

@@ -4,6 +4,7 @@
  * come and go between steps.
  */
 #include "service.h"
+#include "public_struct.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -85,6 +86,7 @@ static nib_status open_parts(nib_service *s, const nib_service_options *options,
 nib_status nib_service_open(nib_service **out, nib_session *session,
                             const nib_service_options *options, nib_err *err)
 {
+    NIB_OPTIONS(nib_service_options, o, options, err);
     const nib_allocator *a = &session->model->engine->allocator;
     nib_service *s = nib__calloc(a, 1, sizeof *s);
     if (s == NULL)
@@ -93,7 +95,7 @@ nib_status nib_service_open(nib_service **out, nib_session *session,
     s->statm = -1;
     nib__text_init(&s->plan, a);
     nib__arena_init(&s->tools.arena, a, 0);
-    const nib_status status = open_parts(s, options, err);
+    const nib_status status = open_parts(s, &o, err);
     if (status != NIB_OK) {
         nib_service_close(s);
         return status;

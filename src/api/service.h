@@ -87,6 +87,8 @@ struct nib_call {
     uint64_t came_ns, begun_ns, first_ns, last_ns, over_ns; /* 0: not yet */
 };
 
+enum { NIB_ROUTES = NIB_ROUTE_COMPLETIONS + 1 };
+
 /* A Prometheus histogram of times in seconds. */
 enum { NIB_BUCKETS = 14 };
 typedef struct nib_histogram {
@@ -95,8 +97,7 @@ typedef struct nib_histogram {
 } nib_histogram;
 
 typedef struct nib_service_counts {
-    uint64_t requests[NIB_ROUTE_COUNT]
-                     [6]; /* by first digit of the status; [0]: closed before the end */
+    uint64_t requests[NIB_ROUTES][6]; /* by first digit of the status; [0]: closed before the end */
     uint64_t prompt_tokens, cached_tokens, new_tokens;
     nib_histogram queued, first_token, next_token, total;
 } nib_service_counts;

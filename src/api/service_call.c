@@ -3,6 +3,7 @@
  * A call: opening it, adding tokens to its answer, reading the answer, closing it.
  */
 #include "service.h"
+#include "public_struct.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -87,7 +88,7 @@ static void free_body(nib_call *call)
     nib_api_request *q = &call->request;
     nib__release(&call->service->session->model->engine->allocator, call->body);
     call->options.body = call->body = NULL;
-    call->options.size = 0;
+    call->options.body_size = 0;
     nib__arena_free(&call->said);
     q->messages = q->messages_text = q->variables = q->schema = q->tools = q->user = NULL;
     q->tool_list = NULL;
@@ -124,21 +125,22 @@ void nib__call_join(nib_call *call, bool good)
 nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options *options,
                          nib_err *err)
 {
+    NIB_OPTIONS(nib_call_options, o, options, err);
     const nib_allocator *a = &s->session->model->engine->allocator;
     nib_call *call = nib__calloc(a, 1, sizeof *call);
     if (call == NULL)
         return nib__fail_memory(err, sizeof *call, "a request");
     call->service = s;
-    call->options = *options;
+    call->options = o;
     call->came_ns = nib__now_ns();
     nib__arena_init(&call->arena, a, 0);
     nib__arena_init(&call->said, a, 0);
     nib__ledger_init(&call->settings, a);
     nib__text_init(&call->out, a);
     assign_id(call);
-    call->options.body = call->body = nib__calloc(a, options->size + 1, 1);
+    call->options.body = call->body = nib__calloc(a, o.body_size + 1, 1);
     if (call->body != NULL)
-        memcpy(call->body, options->body, options->size);
+        memcpy(call->body, o.body, o.body_size);
     else
         nib__call_no_memory(call);
     pthread_mutex_lock(&s->lock);
@@ -283,7 +285,7 @@ void nib__call_tell(nib_call *call)
         notify(call);
 }
 
-nib_call_state nib_call_look(nib_call *call)
+void nib_call_look(nib_call *call, nib_call_state *out)
 {
     pthread_mutex_lock(&call->service->lock);
     const nib_call_state state = {.http = call->http,
@@ -292,7 +294,7 @@ nib_call_state nib_call_look(nib_call *call)
                                   .left = call->out.size - call->read,
                                   .over = call->over};
     pthread_mutex_unlock(&call->service->lock);
-    return state;
+    nib__result_write(out, &state, sizeof state);
 }
 
 /* Drops the bytes that were read. */
@@ -326,26 +328,27 @@ void nib_call_stats_get(nib_call *call, nib_call_stats *out)
     const uint64_t until = call->over_ns != 0 ? call->over_ns : nib__now_ns();
     /* during preparation the request belongs to the preparer's thread */
     const bool known = call->service->preparing != call;
-    *out = (nib_call_stats){.id = call->id,
-                            .finish = "error",
-                            .seed = known ? (int64_t)call->seed : 0,
-                            .queued_s = NAN,
-                            .first_token_s = NAN,
-                            .total_s = (double)(until - call->came_ns) * 1e-9};
+    nib_call_stats s = {.id = call->id,
+                        .finish = "error",
+                        .seed = known ? (int64_t)call->seed : 0,
+                        .queued_s = NAN,
+                        .first_token_s = NAN,
+                        .total_s = (double)(until - call->came_ns) * 1e-9};
     if (known && call->error.http == 0 && call->choice_count > 0)
-        out->finish = nib__answer_finish(&call->choices[0]);
+        s.finish = nib__answer_finish(&call->choices[0]);
     if (call->begun_ns != 0)
-        out->queued_s = (double)(call->begun_ns - call->came_ns) * 1e-9;
+        s.queued_s = (double)(call->begun_ns - call->came_ns) * 1e-9;
     if (call->first_ns != 0)
-        out->first_token_s = (double)(call->first_ns - call->came_ns) * 1e-9;
+        s.first_token_s = (double)(call->first_ns - call->came_ns) * 1e-9;
     if (known) {
         const nib_ledger_counts counts = nib__ledger_count(&call->settings);
-        out->settings =
+        s.settings =
             (int64_t)(counts.settings[NIB_SETTING_OTHER] + counts.settings[NIB_SETTING_NONE]);
     }
     if (known)
-        nib__call_tokens(call, &out->prompt_tokens, &out->cached_tokens, &out->new_tokens);
+        nib__call_tokens(call, &s.prompt_tokens, &s.cached_tokens, &s.new_tokens);
     pthread_mutex_unlock(&call->service->lock);
+    nib__result_write(out, &s, sizeof s);
 }
 
 void nib__call_tokens(const nib_call *call, int64_t *prompt, int64_t *cached, int64_t *made)

@@ -68,7 +68,7 @@ static bool find_limit(nib_call *call, nib_call_prompt *prompt)
     const int64_t asked = call->request.max_tokens;
     prompt->max_tokens = asked;
     return asked >= 0 ||
-           nib__model_max_tokens(&prompt->max_tokens, call->service->session->model, asked,
+           nib__model_max_tokens(&prompt->max_tokens, call->service->session->model, 0,
                                  (int64_t)prompt->count, &err) == NIB_OK ||
            nib__call_refuse(call, 400, "max_completion_tokens", NULL, err.text);
 }
@@ -193,14 +193,10 @@ static void fill_choice(nib_call *call, nib_answer *c, int64_t index)
     const nib_service *s = call->service;
     const nib_api_request *q = &call->request;
     const nib_allocator *a = &s->session->model->engine->allocator;
-    /* 0 means only the most likely token, as does any share that small */
-    const double top_p = q->top_p == 0 ? 1e-9 : q->top_p;
-    const nib_generate_options options = {.temperature = q->temperature,
-                                          .top_k = q->top_k,
-                                          .top_p = top_p,
-                                          .min_p = q->min_p,
-                                          .repeat_penalty = q->repeat_penalty,
-                                          .seed = call->seed};
+    nib_sampling asked = q->sampling;
+    asked.seed = call->seed;
+    if (asked.top_p == 0)
+        asked.top_p = 1e-9; /* 0 means only the most likely token, as does any share that small */
     *c = (nib_answer){.call = call, .index = index, .prompt = index / q->n};
     nib__text_out_open(&c->text, s->tokenizer, (nib_strings){q->stops, q->stop_count}, a);
     nib__text_init(&c->whole, a);
@@ -217,7 +213,7 @@ static void fill_choice(nib_call *call, nib_answer *c, int64_t index)
     c->job = (nib_job){.prompt = call->prompts[c->prompt].ids,
                        .prompt_count = (int64_t)call->prompts[c->prompt].count,
                        .max_tokens = call->prompts[c->prompt].max_tokens,
-                       .sampling = nib__model_sampling(s->session->model, &options),
+                       .sampling = nib__model_sampling(s->session->model, &asked),
                        .adjust = {.bias = q->bias,
                                   .bias_count = q->bias_count,
                                   .presence_penalty = q->presence_penalty,
@@ -301,7 +297,7 @@ static bool prepare(nib_call *call)
                                    .vocab = nib_session_vocab(s->session),
                                    .context = (size_t)s->session->plan->context,
                                    .token_longest = s->longest};
-    if (!nib__api_request_read(&call->request, o->route, o->body, o->size, &limits, &call->said,
+    if (!nib__api_request_read(&call->request, o->route, o->body, o->body_size, &limits, &call->said,
                                &call->error))
         return false;
     if (call->request.seed_given)

@@ -30,11 +30,6 @@ bool nib__call_settings(nib_call *call)
 {
     const nib_api_request *q = &call->request;
     nib_model *model = call->service->session->model;
-    const nib_generate_options drawn = {.temperature = q->temperature,
-                                        .top_k = q->top_k,
-                                        .top_p = q->top_p,
-                                        .min_p = q->min_p,
-                                        .repeat_penalty = q->repeat_penalty};
     nib_status status = NIB_OK;
     nib_err err;
     if (q->route == NIB_ROUTE_CHAT) {
@@ -42,7 +37,7 @@ bool nib__call_settings(nib_call *call)
         status = nib__chat_settings(&call->settings, model, &options, NIB_BY_REQUEST, &err);
     }
     record_max_tokens(call);
-    nib__report_sampling(&call->settings, model, &drawn, NIB_BY_REQUEST);
+    nib__report_sampling(&call->settings, model, &q->sampling, NIB_BY_REQUEST);
     if (status == NIB_OK)
         status = check_strict(call, &err);
     if (status == NIB_OK)

@@ -5,7 +5,7 @@
 #ifndef NIB_BASE_H
 #define NIB_BASE_H
 
-#include "nibble.h"
+#include "nibble_tools.h"
 
 #include <string.h>
 

@@ -18,7 +18,7 @@ static const struct {
 
 static bool is_status(nib_status status)
 {
-    return (int)status >= 0 && (int)status < (int)NIB_STATUS_COUNT;
+    return (int)status >= 0 && (size_t)status < COUNT(statuses);
 }
 
 const char *nib_status_name(nib_status status)
@@ -37,6 +37,8 @@ int nib_status_exit(nib_status status)
 }
 
 const char *nib_version(void) { return NIB_VERSION; }
+
+int nib_version_number(void) { return NIB_VERSION_NUMBER; }
 
 /* Stores a sentence. If it is too long, cuts it at a code point and appends "...". */
 static void store_sentence(nib_err *err, nib_status status, const char *text, int length)

@@ -7,7 +7,7 @@
 #ifndef NIB_CLI_H
 #define NIB_CLI_H
 
-#include "nibble.h"
+#include "nibble_tools.h"
 
 #include <stdio.h>
 
@@ -109,6 +109,8 @@ int open_model(nib_model **out, nib_engine *engine, const settings *s, const cha
 nib_status start_engine(nib_engine **out, const settings *s, const nib_ranks *ranks, nib_err *err);
 nib_model_options model_options_of(const settings *s, nib_model_options options);
 nib_request request_of(const settings *s);
+/* An option that is negative if it was not given, as the library takes it: 0 is its default. */
+double or_default(double value);
 nib_generate_options generate_options_of(const settings *s, const char *prompt);
 nib_form form_of(const settings *s);
 const char *model_path(const settings *s); /* -m, or the first argument */

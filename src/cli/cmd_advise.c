@@ -15,13 +15,15 @@ static bool asks_prefill(const settings *s)
 static int advise(nib_model *model, nib_engine *engine, const settings *s)
 {
     const size_t first = s->model ? 0 : 1; /* skip MODEL if it is the first argument */
+    const nib_request request = request_of(s);
     const nib_advise_options options = {
-        .request = request_of(s),
+        .size = sizeof options,
+        .request = &request,
         .recipes = {s->arguments.items + first, s->arguments.count - first},
         .text_path = s->text,
         .window = s->window,
         .memory = s->memory,
-        .loss_budget = s->loss_budget,
+        .loss_budget = or_default(s->loss_budget),
         .by_prefill = asks_prefill(s),
         .dry_run = s->dry_run,
         .svg = s->svg,

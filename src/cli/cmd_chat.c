@@ -365,7 +365,7 @@ static nib_status send_message(chat_state *t, const char *text, nib_err *err)
 {
     const nib_generate_options options = generate_options_of(t->s, NULL);
     const nib_sink sink = stdout_sink();
-    nib_generate_stats stats;
+    nib_generate_stats stats = {.size = sizeof stats};
     const nib_status status =
         nib_chat_session_say(t->chat, text, &options, (int64_t)time(NULL), &sink, &stats, err);
     if (status == NIB_OK) { /* else /stats still shows the previous answer */

@@ -46,7 +46,9 @@ int run_verify(const settings *s)
 
 static int quantize(nib_model *model, nib_engine *engine, const settings *s)
 {
-    const nib_quantize_options options = {.request = request_of(s),
+    const nib_request request = request_of(s);
+    const nib_quantize_options options = {.size = sizeof options,
+                                          .request = &request,
                                           .for_device = s->for_device,
                                           .out = s->arguments.items[s->arguments.count - 1],
                                           .format = s->format,

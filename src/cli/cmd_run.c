@@ -262,16 +262,19 @@ static int print_generate_json(const nib_generate_stats *t, const generated *g,
     return status;
 }
 
+double or_default(double value) { return value < 0 ? 0 : value == 0 ? -1 : value; }
+
 nib_generate_options generate_options_of(const settings *s, const char *prompt)
 {
     return (nib_generate_options){
+        .size = sizeof(nib_generate_options),
         .prompt = prompt,
-        .max_tokens = s->max_tokens,
-        .temperature = s->temperature,
-        .top_k = s->top_k,
-        .top_p = s->top_p,
-        .min_p = s->min_p,
-        .repeat_penalty = s->repeat_penalty,
+        .max_tokens = (int64_t)or_default((double)s->max_tokens),
+        .temperature = or_default(s->temperature),
+        .top_k = (int64_t)or_default((double)s->top_k),
+        .top_p = or_default(s->top_p),
+        .min_p = or_default(s->min_p),
+        .repeat_penalty = or_default(s->repeat_penalty),
         .seed = (uint64_t)s->seed,
         .ignore_eos = s->ignore_eos,
         .stop = {.items = s->stop.items, .count = s->stop.count},
@@ -297,7 +300,7 @@ static int finish_generate(const run_context *r, const settings *s, const genera
 
 static int generate(const run_context *r, const settings *s, nib_generate_options options)
 {
-    nib_generate_stats stats;
+    nib_generate_stats stats = {.size = sizeof stats};
     nib_err err = {.status = NIB_NO_MEMORY, .text = "cannot allocate the log probabilities"};
     generated g = {0};
     const nib_sink sink = s->json ? (nib_sink){.write = kept_write, .ctx = &g.text} : stdout_sink();
@@ -412,7 +415,7 @@ static int print_against_settings(const nib_plan *plan, const settings *s)
 static int evaluate(const run_context *r, const run_context *other, const settings *s)
 {
     const nib_eval_options options = {.text_path = s->text, .window = s->window};
-    nib_eval_result result;
+    nib_eval_result result = {.size = sizeof result};
     nib_err err;
     if (nib_eval(r->session, other ? other->session : NULL, &options, &result, &err) != NIB_OK)
         return fail(&err);

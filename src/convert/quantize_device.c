@@ -65,7 +65,7 @@ static bool find_row(nib_quant_device *d, nib_engine *engine, bool dry_run, nib_
 nib_status nib__quantize_where(nib_quant_device **out, nib_ledger *ledger, nib_model *model,
                                const nib_quantize_options *options, nib_err *err)
 {
-    const nib_request *r = &options->request;
+    const nib_request *r = options->request;
     nib_engine *engine = model->engine;
     if (is_this_cpu(engine, r->device))
         return NIB_OK;
@@ -130,7 +130,7 @@ static nib_status check_allowed(const nib_engine *engine, const nib_request *r, 
 nib_status nib__quantize_for(nib_plan **out, nib_ledger *ledger, nib_model *model,
                              const nib_quantize_options *options, nib_err *err)
 {
-    nib_request request = options->request;
+    nib_request request = *options->request;
     char place[96];
     if (options->for_device == NULL)
         return check_allowed(model->engine, &request, err);

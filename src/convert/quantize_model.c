@@ -7,6 +7,7 @@
 #include "bias_codes.h"
 #include "convert_gguf.h"
 #include "convert.h"
+#include "public_struct.h"
 #include "packed.h"
 #include "quantize.h"
 #include "quantizer.h"
@@ -59,7 +60,7 @@ static nib_status choose_layers(work *w, nib_err *err)
 {
     const nib_network *net = &w->model->net;
     const nib_recipe_layer *layers;
-    NIB_TRY(nib__model_recipe(&w->recipe, &layers, w->model, &w->options->request, &w->arena, err));
+    NIB_TRY(nib__model_recipe(&w->recipe, &layers, w->model, w->options->request, &w->arena, err));
     w->layers = nib__arena_take(&w->arena, net->site_count, sizeof *w->layers);
     if (!w->layers)
         return nib__fail_memory(err, net->site_count * sizeof *w->layers, "the layers");
@@ -98,7 +99,7 @@ static nib_status calibrate(work *w, nib_err *err)
     float(*ranges)[2] = nib__arena_take(&w->arena, count, sizeof *ranges);
     if (!ranges)
         return nib__fail_memory(err, count * sizeof *ranges, "ranges");
-    NIB_TRY(nib__calibrate(ranges, w->model, &w->options->request, text, err));
+    NIB_TRY(nib__calibrate(ranges, w->model, w->options->request, text, err));
     for (size_t i = 0; i < count; i++) {
         nib_quantize_layer *l = &w->layers[i];
         if (is_static(&l->choice))
@@ -387,25 +388,25 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o, err));
     NIB_TRY(nib__quantize_for(&w->plan, &w->ledger, w->model, o, err));
     add_notes(w);
-    nib__ledger_allow(&w->ledger, &o->request.allow);
-    if (o->request.strict)
+    nib__ledger_allow(&w->ledger, &o->request->allow);
+    if (o->request->strict)
         NIB_TRY(nib__ledger_strict(&w->ledger, err));
     NIB_TRY(calibrate(w, err));
     /* strict also forbids replacing the default format */
     const bool keep_default =
-        o->format == NULL && o->request.strict && !nib__strings_hold(&o->request.allow, "format");
+        o->format == NULL && o->request->strict && !nib__strings_hold(&o->request->allow, "format");
     nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
                             .format = keep_default ? "torchao" : o->format,
-                            .strict = o->request.strict,
-                            .allow = &o->request.allow,
+                            .strict = o->request->strict,
+                            .allow = &o->request->allow,
                             .decided = note_biases,
-                            .ctx = o->request.bias,
+                            .ctx = o->request->bias,
                             .complete = o->pack ? pack_result : NULL,
                             .complete_ctx = w,
                             .force = o->force,
                             .dry_run = o->dry_run,
                             .device = device};
-    NIB_TRY(nib__bias_parse(&job.bias, o->request.bias, err));
+    NIB_TRY(nib__bias_parse(&job.bias, o->request->bias, err));
     NIB_TRY(run_job(w, &job, &report, err));
     return render(w, &report, form, sink, err);
 }
@@ -413,13 +414,16 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
 nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, nib_form form,
                         const nib_sink *sink, nib_err *err)
 {
+    NIB_OPTIONS(nib_quantize_options, o, options, err);
+    NIB_OPTIONS(nib_request, request, o.request, err);
     work w;
-    NIB_TRY(check_model(model, options->out, err));
+    o.request = &request;
+    NIB_TRY(check_model(model, o.out, err));
     NIB_TRY(nib__model_runs(model, err));
-    if (!options->request.recipe)
+    if (!request.recipe)
         return nib__fail(err, NIB_USAGE, "quantizing needs a recipe");
     work_open(&w, model);
-    w.options = options;
+    w.options = &o;
     const nib_status status = quantize(&w, form, sink, err);
     work_close(&w);
     return status;
@@ -520,24 +524,25 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
 nib_status nib_convert(nib_model *model, const nib_convert_options *options, nib_form form,
                        const nib_sink *sink, nib_err *err)
 {
+    NIB_OPTIONS(nib_convert_options, o, options, err);
     work w;
-    NIB_TRY(check_model(model, options->out, err));
-    if (!options->format)
+    NIB_TRY(check_model(model, o.out, err));
+    if (!o.format)
         return nib__fail(err, NIB_USAGE, "converting needs a format");
-    for (size_t i = 0; i < options->allow.count; i++)
-        if (!nib__setting_code_is_known(options->allow.items[i]))
+    for (size_t i = 0; i < o.allow.count; i++)
+        if (!nib__setting_code_is_known(o.allow.items[i]))
             return nib__fail(err, NIB_USAGE,
                              "--allow %s has no effect: converting takes only setting codes; "
                              "--strict names those that it needs",
-                             options->allow.items[i]);
-    if (options->dtype && strcmp(options->format, "safetensors") != 0)
+                             o.allow.items[i]);
+    if (o.dtype && strcmp(o.format, "safetensors") != 0)
         return nib__fail(err, NIB_USAGE,
                          "--dtype has no effect: the format %s keeps codes; --format safetensors "
                          "holds plain floats",
-                         options->format);
-    NIB_TRY(check_tokenizer(model, options->format, NULL, err));
+                         o.format);
+    NIB_TRY(check_tokenizer(model, o.format, NULL, err));
     work_open(&w, model);
-    const nib_status status = convert(&w, options, form, sink, err);
+    const nib_status status = convert(&w, &o, form, sink, err);
     work_close(&w);
     return status;
 }

@@ -3,6 +3,7 @@
  * Opens and closes the engine; finds machines by name.
  */
 #include "engine.h"
+#include "public_struct.h"
 
 #include <stdio.h>
 
@@ -43,17 +44,16 @@ static nib_status open_parts(nib_engine *e, const nib_engine_options *o, nib_err
 
 nib_status nib_engine_open(nib_engine **out, const nib_engine_options *options, nib_err *err)
 {
-    const nib_engine_options none = {0};
-    const nib_engine_options *o = options != NULL ? options : &none;
-    const nib_allocator a = o->allocator != NULL ? *o->allocator : nib__allocator_default();
+    NIB_OPTIONS(nib_engine_options, o, options, err);
+    const nib_allocator a = o.allocator != NULL ? *o.allocator : nib__allocator_default();
     nib_engine *e = nib__calloc(&a, 1, sizeof *e);
     if (e == NULL)
         return nib__fail_memory(err, sizeof *e, "the engine");
     e->allocator = a;
-    e->callbacks = o->callbacks;
-    e->sandbox = o->sandbox;
+    e->callbacks = o.callbacks;
+    e->sandbox = o.sandbox;
     nib__text_init(&e->no_gpus, &e->allocator);
-    const nib_status status = open_parts(e, o, err);
+    const nib_status status = open_parts(e, &o, err);
     if (status != NIB_OK) {
         nib_engine_close(e);
         return status;

@@ -5,6 +5,7 @@
  * with the model and never changes, so threads may render at the same time.
  */
 #include "model_handle.h"
+#include "public_struct.h"
 
 #include "chat_files.h"
 #include "gguf_vocab.h"
@@ -238,9 +239,10 @@ nib_status nib__chat_render(nib_model *m, const nib_chat_options *o, nib_templat
 nib_status nib_chat_write(nib_model *model, const nib_chat_options *options, const nib_sink *sink,
                           nib_err *err)
 {
+    NIB_OPTIONS(nib_chat_options, o, options, err);
     nib_template_output out;
     nib__template_output_init(&out, &model->engine->allocator);
-    nib_status status = nib__chat_render(model, options, &out, err);
+    nib_status status = nib__chat_render(model, &o, &out, err);
     if (status == NIB_OK)
         status = nib__text_flush(&out.text, sink, err);
     nib__template_output_free(&out);
@@ -269,5 +271,6 @@ nib_status nib__chat_encode(nib_model *model, const nib_chat_options *options,
 nib_status nib_chat_encode(nib_model *model, const nib_chat_options *options, int32_t **ids,
                            size_t *count, nib_err *err)
 {
-    return nib__chat_encode(model, options, &(nib_encoding){.flags = 0}, ids, count, err);
+    NIB_OPTIONS(nib_chat_options, o, options, err);
+    return nib__chat_encode(model, &o, &(nib_encoding){.flags = 0}, ids, count, err);
 }

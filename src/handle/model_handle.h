@@ -60,11 +60,13 @@ nib_status nib__chat_settings(nib_ledger *ledger, nib_model *model, const nib_ch
                               nib_asker by, nib_err *err);
 /* Opens the tokenizer on the first call. */
 nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
-/* Sampling parameters: from the options, else generation_config.json, else llama.cpp's defaults. */
-nib_sampling nib__model_sampling(const nib_model *model, const nib_generate_options *options);
+/* What options ask of sampling: negative is not given, and what is turned off has its value for that. */
+nib_sampling nib__asked_sampling(const nib_generate_options *options);
+/* Sampling parameters: those asked for, else generation_config.json, else llama.cpp's defaults. */
+nib_sampling nib__model_sampling(const nib_model *model, const nib_sampling *asked);
 /* Adds settings for sampling options without effect at temperature 0. */
-void nib__report_sampling(nib_ledger *ledger, const nib_model *model,
-                          const nib_generate_options *options, nib_asker by);
+void nib__report_sampling(nib_ledger *ledger, const nib_model *model, const nib_sampling *asked,
+                          nib_asker by);
 /* Adds a setting if the context has no room for `most` new tokens after the prompt. */
 void nib__report_max_tokens(nib_ledger *ledger, const char *name, int64_t most, int64_t prompt,
                             int64_t context, nib_asker by);

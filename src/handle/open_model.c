@@ -3,6 +3,7 @@
  * Models of the public interface: opening, closing, their tokenizer.
  */
 #include "model_handle.h"
+#include "public_struct.h"
 
 #include "gguf_vocab.h"
 #include "packed.h"
@@ -13,18 +14,17 @@
 nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
                           const nib_model_options *options, nib_err *err)
 {
-    const nib_model_options none = {0};
-    const nib_model_options *o = options ? options : &none;
+    NIB_OPTIONS(nib_model_options, o, options, err);
     nib_model *m = nib__calloc(&engine->allocator, 1, sizeof *m);
     if (!m)
         return nib__fail_memory(err, sizeof *m, "the model");
     m->engine = engine;
     nib_status status = nib__network_open_with(&m->net, engine, path,
-                                               o->inspect       ? NIB_NETWORK_INSPECT
-                                               : o->convert     ? NIB_NETWORK_CONVERT
-                                               : o->config_only ? NIB_NETWORK_CONFIG
-                                                                : NIB_NETWORK_RUN,
-                                               o->overrides, err);
+                                               o.inspect       ? NIB_NETWORK_INSPECT
+                                               : o.convert     ? NIB_NETWORK_CONVERT
+                                               : o.config_only ? NIB_NETWORK_CONFIG
+                                                               : NIB_NETWORK_RUN,
+                                               o.overrides, err);
     if (status != NIB_OK) {
         nib__release(&engine->allocator, m);
         return status;
@@ -34,7 +34,7 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
         nib_model_close(m);
         return status;
     }
-    const char *tokenizer = o->tokenizer ? o->tokenizer : m->net.train.tokenizer;
+    const char *tokenizer = o.tokenizer ? o.tokenizer : m->net.train.tokenizer;
     if (tokenizer) {
         m->tokenizer_path = nib__arena_copy(&m->net.arena, tokenizer, strlen(tokenizer));
         if (!m->tokenizer_path) {
@@ -42,16 +42,16 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
             return nib__fail_memory(err, strlen(tokenizer), "a path");
         }
     }
-    if (o->cache_dir) {
-        m->cache_dir = nib__arena_copy(&m->net.arena, o->cache_dir, strlen(o->cache_dir));
+    if (o.cache_dir) {
+        m->cache_dir = nib__arena_copy(&m->net.arena, o.cache_dir, strlen(o.cache_dir));
         if (!m->cache_dir) {
             nib_model_close(m);
-            return nib__fail_memory(err, strlen(o->cache_dir), "a path");
+            return nib__fail_memory(err, strlen(o.cache_dir), "a path");
         }
     }
     /* open a named tokenizer at once, so that a wrong one also fails commands that do not use it */
     const nib_tokenizer *named;
-    if (o->tokenizer && !o->inspect && !o->convert)
+    if (o.tokenizer && !o.inspect && !o.convert)
         status = nib__model_tokenizer(m, &named, err);
     if (status != NIB_OK) {
         nib_model_close(m);

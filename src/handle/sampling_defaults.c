@@ -13,7 +13,22 @@ static double pick_value(double option, double file, double fallback)
     return option >= 0 ? option : file >= 0 ? file : fallback;
 }
 
-nib_sampling nib__model_sampling(const nib_model *model, const nib_generate_options *o)
+static double asked_value(double option, double off)
+{
+    return option == 0 ? -1 : option < 0 ? off : option;
+}
+
+nib_sampling nib__asked_sampling(const nib_generate_options *o)
+{
+    return (nib_sampling){.temperature = asked_value(o->temperature, 0),
+                          .top_p = asked_value(o->top_p, 1),
+                          .min_p = asked_value(o->min_p, 0),
+                          .repeat_penalty = asked_value(o->repeat_penalty, 1),
+                          .top_k = o->top_k == 0 ? -1 : nib__max(o->top_k, 0),
+                          .seed = o->seed};
+}
+
+nib_sampling nib__model_sampling(const nib_model *model, const nib_sampling *o)
 {
     const nib_generation *f = &model->net.generation;
     /* do_sample false in the file means greedy, unless an option says otherwise */
@@ -30,7 +45,7 @@ nib_sampling nib__model_sampling(const nib_model *model, const nib_generate_opti
     };
 }
 
-void nib__report_sampling(nib_ledger *ledger, const nib_model *model, const nib_generate_options *o,
+void nib__report_sampling(nib_ledger *ledger, const nib_model *model, const nib_sampling *o,
                           nib_asker by)
 {
     const struct {
@@ -83,7 +98,7 @@ nib_status nib__model_max_tokens(int64_t *out, const nib_model *model, int64_t a
 {
     const nib_generation *f = &model->net.generation;
     *out = asked > 0 ? asked : INT64_MAX;
-    if (asked >= 0)
+    if (asked != 0)
         return NIB_OK;
     if (f->max_new_tokens > 0) {
         *out = f->max_new_tokens; /* takes precedence over max_length, as in transformers */

@@ -6,6 +6,7 @@
  */
 #include "bench_peer.h"
 #include "bench.h"
+#include "public_struct.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -526,11 +527,12 @@ static void describe_peer(const bench *b, nib_bench_result *r)
 nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                      nib_bench_result *result, nib_err *err)
 {
+    NIB_OPTIONS(nib_bench_options, o, options, err);
     nib_bench_result r = {.weight_bytes = session->runner.weight_bytes,
                           .file_bytes = nib__checkpoint_bytes(session->model->net.checkpoint),
                           .cache_bytes = nib__kv_bytes(&session->runner.kv)};
     bench b;
-    NIB_TRY(open_rounds(&b, session, options, err));
+    NIB_TRY(open_rounds(&b, session, &o, err));
     nib_status status = nib__model_check_files(session->model, run_all(&b, &r, err), err);
     if (status == NIB_OK) {
         r.prefill_tokens_per_s = MEDIAN(&b, own.prefill_tokens_per_s);
@@ -544,9 +546,9 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
         status = find_shares(session, b.options.prompt_tokens, &r, err);
     }
     if (status == NIB_OK) {
-        if (options->rounds != NULL)
-            memcpy(options->rounds, b.rounds, (size_t)b.options.repeats * sizeof *b.rounds);
-        *result = r;
+        if (o.rounds != NULL)
+            memcpy(o.rounds, b.rounds, (size_t)b.options.repeats * sizeof *b.rounds);
+        nib__result_write(result, &r, sizeof r);
     }
     close_rounds(&b);
     return status;

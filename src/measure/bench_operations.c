@@ -9,6 +9,7 @@
 #include "bench.h"
 #include "op_table.h"
 #include "operation.h"
+#include "public_struct.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -148,10 +149,11 @@ static void write_text(const bench *b, bool markdown, nib_text *text)
 nib_status nib_bench_operations(nib_session *session, const nib_bench_options *options,
                                 nib_form form, const nib_sink *sink, nib_err *err)
 {
+    NIB_OPTIONS(nib_bench_options, o, options, err);
     nib_engine *engine = session->model->engine;
     nib_runner *r = &session->runner;
     bench b = {.session = session,
-               .options = *options,
+               .options = o,
                .here = engine->here,
                .prefill.each = "prompt",
                .decode.each = "token"};

@@ -6,6 +6,7 @@
  */
 #include "documents.h"
 #include "bench.h"
+#include "public_struct.h"
 #include "portable_math.h"
 
 #include <inttypes.h>
@@ -210,7 +211,8 @@ static void store_result(const evaluation *e, nib_eval_result *result, double se
 nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_options *options,
                     nib_eval_result *result, nib_err *err)
 {
-    evaluation e = {.session = session, .against = against, .options = options, .err = err};
+    NIB_OPTIONS(nib_eval_options, o, options, err);
+    evaluation e = {.session = session, .against = against, .options = &o, .err = err};
     const nib_allocator *a = &session->model->engine->allocator;
     NIB_TRY(check_options(&e));
     NIB_TRY(nib__model_tokenizer(session->model, &e.tokenizer, err));
@@ -223,7 +225,9 @@ nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_o
         status = nib__model_check_files(against->model, status, err);
     nib__release(a, e.scores);
     NIB_TRY(status);
-    store_result(&e, result, (double)(nib__now_ns() - start) * 1e-9);
+    nib_eval_result r;
+    store_result(&e, &r, (double)(nib__now_ns() - start) * 1e-9);
+    nib__result_write(result, &r, sizeof r);
     return NIB_OK;
 }
 

@@ -111,7 +111,7 @@ typedef struct verify_run {
 static nib_status run_both(verify_run *r, nib_err *err)
 {
     int32_t ids[COMPARED];
-    nib_eval_result result;
+    nib_eval_result result = {.size = sizeof result};
     const int64_t vocab =
         nib__min(nib_session_vocab(r->a.session), nib_session_vocab(r->b.session));
     for (int64_t i = 0; i < COMPARED; i++)

@@ -6,6 +6,7 @@
 #include "plan_handle.h"
 #include "bias_codes.h"
 #include "fake_quant.h"
+#include "public_struct.h"
 #include "quantizer.h"
 
 #include <inttypes.h>
@@ -348,7 +349,8 @@ static void report_generation(nib_plan *p)
     const nib_generate_options *o = p->request.generation;
     if (o == NULL)
         return;
-    nib__report_sampling(&p->assignment.ledger, p->model, o, NIB_BY_OPTION);
+    const nib_sampling asked = nib__asked_sampling(o);
+    nib__report_sampling(&p->assignment.ledger, p->model, &asked, NIB_BY_OPTION);
     nib__report_max_tokens(&p->assignment.ledger, "--max-tokens", o->max_tokens, 0, p->context,
                            NIB_BY_OPTION);
 }
@@ -492,9 +494,12 @@ nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *r
 
 nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *request, nib_err *err)
 {
-    const nib_request none = {0};
+    NIB_OPTIONS(nib_request, asked, request, err);
+    NIB_OPTIONS(nib_generate_options, generation, asked.generation, err);
+    if (asked.generation != NULL)
+        asked.generation = &generation;
     NIB_TRY(nib__model_runs(model, err));
-    return nib__plan_make(out, model, request ? request : &none, NULL, err);
+    return nib__plan_make(out, model, &asked, NULL, err);
 }
 
 void nib_plan_free(nib_plan *plan)

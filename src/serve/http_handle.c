@@ -255,7 +255,8 @@ static ssize_t read_answer(void *ctx, uint64_t place, char *out, size_t size)
         atomic_store(&r->pinged_ms, now);
         return (ssize_t)count;
     }
-    const nib_call_state state = nib_call_look(r->call);
+    nib_call_state state = {.size = sizeof state};
+    nib_call_look(r->call, &state);
     if (state.left > 0)
         return 0; /* bytes have just arrived */
     if (state.over)
@@ -285,7 +286,8 @@ static void call_ready(void *ctx)
 static enum MHD_Result answer_call(request *r)
 {
     connection *c = r->connection;
-    const nib_call_state state = nib_call_look(r->call);
+    nib_call_state state = {.size = sizeof state};
+    nib_call_look(r->call, &state);
     char seconds[16];
     if (state.http == 0) {
         if (is_gone(c))
@@ -321,7 +323,7 @@ static enum MHD_Result open_call(request *r, const route *to)
     server *s = r->connection->server;
     const nib_call_options options = {.route = (nib_route)to->what,
                                       .body = r->body != NULL ? r->body : "",
-                                      .size = r->size,
+                                      .body_size = r->size,
                                       .client = client_of(r),
                                       .tenant = s->options->share_prefixes ? 0 : r->key,
                                       .now = (int64_t)time(NULL),
@@ -608,7 +610,7 @@ static void log_request(const request *r, bool completed)
                                           settings[64] = "";
     const time_t now = time(NULL);
     struct tm utc;
-    nib_call_stats t;
+    nib_call_stats t = {.size = sizeof t};
     gmtime_r(&now, &utc);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
     escape_for_log(method, sizeof method, r->method);

@@ -5,7 +5,7 @@
 #ifndef NIB_KEPT_TEXT_H
 #define NIB_KEPT_TEXT_H
 
-#include "nibble.h"
+#include "nibble_tools.h"
 
 typedef struct kept_text {
     char *text; /* [size], from malloc; the owner frees it */

@@ -6,7 +6,7 @@
 #ifndef NIB_SERVE_H
 #define NIB_SERVE_H
 
-#include "nibble.h"
+#include "nibble_tools.h"
 
 /* API keys. */
 typedef struct serve_keys {

@@ -4,6 +4,7 @@
  * KV cache, so a turn runs only the new tokens.
  */
 #include "generate.h"
+#include "public_struct.h"
 #include "stream_text.h"
 
 #include <inttypes.h>
@@ -144,24 +145,25 @@ nib_status nib_chat_session_say(nib_chat_session *c, const char *text,
                                 const nib_generate_options *options, int64_t now,
                                 const nib_sink *sink, nib_generate_stats *stats, nib_err *err)
 {
-    nib_generate_stats unused;
+    NIB_OPTIONS(nib_generate_options, o, options, err);
+    nib_generate_stats used = {0};
+    nib__result_write(stats, &used, sizeof used);
     answer a = {.sink = sink};
     const nib_sink kept = {put_answer, &a};
     const size_t before = c->count;
     int32_t *ids = NULL;
     nib_prompt prompt = {0};
-    stats = stats != NULL ? stats : &unused;
-    *stats = (nib_generate_stats){0};
-    NIB_TRY(nib__text_out_check(&options->stop, err));
+    NIB_TRY(nib__text_out_check(&o.stop, err));
     NIB_TRY(add_message(c, "user", text, strlen(text), err));
     nib_status status = encode(c, now, &ids, &prompt.count, err);
     if (status == NIB_OK) {
         prompt.ids = ids;
         nib__text_init(&a.text, allocator_of(c));
-        status = nib__generate(c->session, c->batch, &prompt, options, &kept, stats, err);
+        status = nib__generate(c->session, c->batch, &prompt, &o, &kept, &used, err);
         if (status == NIB_OK)
             status =
                 add_message(c, "assistant", a.text.size > 0 ? a.text.at : "", a.text.size, err);
+        nib__result_write(stats, &used, sizeof used);
         nib__text_free(&a.text);
         nib_tokens_free(c->session->model, ids);
     }

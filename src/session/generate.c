@@ -4,6 +4,7 @@
  * strings held back; and its statistics.
  */
 #include "generate.h"
+#include "public_struct.h"
 
 #include "stream_text.h"
 #include "variant.h"
@@ -232,9 +233,10 @@ nib_status nib__generate(nib_session *session, nib_batch *batch, const nib_promp
 {
     const nib_allocator *a = &session->model->engine->allocator;
     generation g = {.session = session, .options = options, .sink = sink, .stats = stats};
+    const nib_sampling asked = nib__asked_sampling(options);
     g.job = (nib_job){.prompt = prompt->ids,
                       .prompt_count = (int64_t)prompt->count,
-                      .sampling = nib__model_sampling(session->model, options),
+                      .sampling = nib__model_sampling(session->model, &asked),
                       .top = options->logprobs > 0 ? (int)options->logprobs : -1,
                       .ignore_ends = options->ignore_eos,
                       .lookup = session->plan->lookup,
@@ -301,15 +303,15 @@ static nib_status generate_alone(nib_session *session, const nib_prompt *prompt,
 nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                         const nib_sink *sink, nib_generate_stats *stats, nib_err *err)
 {
-    const char *text = options->prompt != NULL ? options->prompt : "";
+    NIB_OPTIONS(nib_generate_options, o, options, err);
+    const char *text = o.prompt != NULL ? o.prompt : "";
     const int32_t bos = session->model->net.config.bos;
     const nib_tokenizer *tokenizer;
-    nib_generate_stats unused;
+    nib_generate_stats used = {0};
+    nib__result_write(stats, &used, sizeof used);
     nib_prompt prompt = {.continues = *text != 0};
     int32_t *ids;
-    stats = stats != NULL ? stats : &unused;
-    *stats = (nib_generate_stats){0};
-    NIB_TRY(nib__text_out_check(&options->stop, err));
+    NIB_TRY(nib__text_out_check(&o.stop, err));
     NIB_TRY(nib__model_tokenizer(session->model, &tokenizer, err));
     NIB_TRY(nib__tokenizer_encode(tokenizer, text, strlen(text),
                                   NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL, &ids,
@@ -317,7 +319,8 @@ nib_status nib_generate(nib_session *session, const nib_generate_options *option
     prompt.ids = ids;
     if (prompt.count == 0 && bos >= 0)
         prompt.ids = &bos, prompt.count = 1;
-    const nib_status status = generate_alone(session, &prompt, options, sink, stats, err);
+    const nib_status status = generate_alone(session, &prompt, &o, sink, &used, err);
+    nib__result_write(stats, &used, sizeof used);
     nib__tokenizer_ids_free(tokenizer, ids);
     return status;
 }

@@ -3,6 +3,7 @@
  * Reads curves; implements nib_plot.
  */
 #include "plot.h"
+#include "public_struct.h"
 
 #include "file.h"
 #include "json.h"
@@ -159,26 +160,27 @@ static nib_status draw(nib_text *svg, nib_engine *engine, const nib_plot_options
     return nib__plot_draw(svg, curves, o->runs.count, value, o->smooth, arena, err);
 }
 
-nib_status nib_plot(nib_engine *engine, const nib_plot_options *o, const nib_sink *sink,
+nib_status nib_plot(nib_engine *engine, const nib_plot_options *options, const nib_sink *sink,
                     nib_err *err)
 {
+    NIB_OPTIONS(nib_plot_options, o, options, err);
     nib_arena arena;
     nib_text svg;
-    if (o->runs.count < 1 || o->runs.count > NIB_PLOT_RUNS)
-        return nib__fail(err, NIB_USAGE, "%zu runs; a plot takes 1 to %d", o->runs.count,
+    if (o.runs.count < 1 || o.runs.count > NIB_PLOT_RUNS)
+        return nib__fail(err, NIB_USAGE, "%zu runs; a plot takes 1 to %d", o.runs.count,
                          NIB_PLOT_RUNS);
-    if (o->smooth < 0 || o->smooth > NIB_PLOT_SMOOTH)
+    if (o.smooth < 0 || o.smooth > NIB_PLOT_SMOOTH)
         return nib__fail(err, NIB_USAGE,
-                         "smooth is %" PRId64 "; a mean over 0 to %d points is drawn", o->smooth,
+                         "smooth is %" PRId64 "; a mean over 0 to %d points is drawn", o.smooth,
                          NIB_PLOT_SMOOTH);
     nib__arena_init(&arena, &engine->allocator, 0);
     nib__text_init(&svg, &engine->allocator);
-    nib_status status = check_out(o, &arena, err);
+    nib_status status = check_out(&o, &arena, err);
     if (status == NIB_OK)
-        status = draw(&svg, engine, o, &arena, err);
+        status = draw(&svg, engine, &o, &arena, err);
     if (status == NIB_OK)
-        status = o->out ? nib__file_replace(o->out, svg.at, svg.size, &engine->allocator, err)
-                        : nib__text_flush(&svg, sink, err);
+        status = o.out ? nib__file_replace(o.out, svg.at, svg.size, &engine->allocator, err)
+                       : nib__text_flush(&svg, sink, err);
     nib__text_free(&svg);
     nib__arena_free(&arena);
     return status;

@@ -14,6 +14,7 @@
  * does not answer.
  */
 #include "ranks.h"
+#include "public_struct.h"
 
 #include "hash.h"
 #include "openmpi.h"
@@ -346,18 +347,19 @@ static nib_status find_slice(nib_ranks *r, nib_err *err)
 
 nib_status nib_ranks_open(nib_ranks **out, const nib_ranks_options *options, nib_err *err)
 {
-    const nib_allocator a = options->allocator ? *options->allocator : nib__allocator_default();
+    NIB_OPTIONS(nib_ranks_options, o, options, err);
+    const nib_allocator a = o.allocator ? *o.allocator : nib__allocator_default();
     nib_ranks *r = nib__calloc(&a, 1, sizeof *r);
     if (!r)
         return nib__fail_memory(err, sizeof *r, "the ranks");
     r->allocator = a;
     r->waits_for = -1;
-    nib__ranks_limit(r, options->timeout_s);
+    nib__ranks_limit(r, o.timeout_s);
     nib_status status = nib__mpi_load(&r->mpi, err);
     if (status == NIB_OK)
         status = start_mpi(r, err);
     if (status == NIB_OK)
-        status = check_count(r, options->asked, err);
+        status = check_count(r, o.asked, err);
     if (status == NIB_OK)
         status = find_slice(r, err);
     if (status == NIB_OK)

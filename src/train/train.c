@@ -5,6 +5,7 @@
 #include "cast_losses.h"
 #include "dry_run.h"
 #include "metrics.h"
+#include "public_struct.h"
 #include "ranks.h"
 #include "train_checkpoint.h"
 #include "train_export.h"
@@ -216,11 +217,12 @@ static nib_status export_model(run *r, nib_err *err)
 nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_options *options,
                      const nib_sink *sink, nib_err *err)
 {
-    run r = {.options = options, .sink = sink};
-    const int ranks = nib_ranks_count(options ? options->ranks : NULL);
+    NIB_OPTIONS(nib_train_options, o, options, err);
+    run r = {.options = &o, .sink = sink};
+    const int ranks = nib_ranks_count(o.ranks);
     const int planned = plan->request.ranks > 0 ? plan->request.ranks : 1;
-    if (options && options->ran)
-        *options->ran = NULL;
+    if (o.ran)
+        *o.ran = NULL;
     if (!model->net.training)
         return nib__fail(err, NIB_USAGE, "%s is a model, not a training config",
                          model->net.directory);
@@ -230,12 +232,11 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
         return nib__fail(err, NIB_USAGE,
                          "the plan is for %d rank%s, but the run has %d; set nib_request.ranks",
                          planned, planned == 1 ? "" : "s", ranks);
-    if (options && options->dry_run)
-        return nib__dry_run(model, plan, options->ranks, options->ran, sink, err);
-    const bool prints = model->net.train.print_after_conversion &&
-                        nib_ranks_rank(options ? options->ranks : NULL) == 0;
+    if (o.dry_run)
+        return nib__dry_run(model, plan, o.ranks, o.ran, sink, err);
+    const bool prints = model->net.train.print_after_conversion && nib_ranks_rank(o.ranks) == 0;
     nib_status status = prints ? nib_plan_write(plan, NIB_FORM_TEXT, sink, err) : NIB_OK;
-    NIB_TRY(nib_ranks_agree(options ? options->ranks : NULL, status, err));
+    NIB_TRY(nib_ranks_agree(o.ranks, status, err));
     nib__text_init(&r.text, &model->engine->allocator);
     status = open_run(&r, model, plan, err);
     if (status == NIB_OK) {
@@ -253,7 +254,7 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
     nib__validation_close(&r.validation);
     nib__text_free(&r.text);
     if (status == NIB_OK)
-        nib__trainer_give_plan(&r.trainer, options ? options->ran : NULL);
+        nib__trainer_give_plan(&r.trainer, o.ran);
     nib__trainer_close(&r.trainer);
     return status;
 }

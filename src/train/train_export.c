@@ -237,11 +237,12 @@ static nib_status quantize(const nib_trainer *t, const nib_export_paths *paths,
 {
     nib_model *model;
     const nib_request *asked = &t->plan->request;
+    const nib_request request = {.recipe = asked->recipe ? asked->recipe : t->config->recipe,
+                                 .skip = asked->skip,
+                                 .only = asked->only,
+                                 .bias = asked->bias};
     const nib_quantize_options options = {
-        .request = {.recipe = asked->recipe ? asked->recipe : t->config->recipe,
-                    .skip = asked->skip,
-                    .only = asked->only,
-                    .bias = asked->bias},
+        .request = &request,
         .out = paths->quantized,
         .force = paths->replace,
     };

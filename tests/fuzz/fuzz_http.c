@@ -68,17 +68,18 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
 {
     nib_call *call = calloc(1, sizeof *call);
     (void)err;
-    require(call != NULL && options->size <= LARGE);
+    require(call != NULL && options->body_size <= LARGE);
     call->options = *options;
     call->looks = (s->mode & MODE_LATE) != 0 ? 2 : 0;
-    call->size = (size_t)snprintf(call->text, sizeof call->text, "{\"size\": %zu}", options->size);
+    call->size =
+        (size_t)snprintf(call->text, sizeof call->text, "{\"size\": %zu}", options->body_size);
     if (s->calls < CALLS) {
-        char *body = malloc(options->size + 1);
+        char *body = malloc(options->body_size + 1);
         require(body != NULL);
-        memcpy(body, options->body, options->size);
+        memcpy(body, options->body, options->body_size);
         s->seen[s->calls].route = options->route;
         s->seen[s->calls].body = body;
-        s->seen[s->calls].size = options->size;
+        s->seen[s->calls].size = options->body_size;
     }
     s->calls++;
     s->open++;
@@ -94,16 +95,16 @@ void nib_call_close(nib_call *call)
     free(call);
 }
 
-nib_call_state nib_call_look(nib_call *call)
+void nib_call_look(nib_call *call, nib_call_state *out)
 {
     if (call->looks > 0 && --call->looks == 0)
         call->options.ready(call->options.ctx);
     const bool known = call->looks == 0, over = known && call->read == call->size;
-    return (nib_call_state){.http = !known                    ? 0
-                                    : call->options.size == 7 ? 429
-                                                              : 200,
+    *out = (nib_call_state){.http = !known                         ? 0
+                                    : call->options.body_size == 7 ? 429
+                                                                   : 200,
                             .stream = (service.mode & MODE_STREAM) != 0,
-                            .retry_s = call->options.size == 7 ? 3 : 0,
+                            .retry_s = call->options.body_size == 7 ? 3 : 0,
                             .left = known ? call->size - call->read : 0,
                             .over = over || (known && (service.mode & MODE_STREAM) == 0)};
 }

@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const nib_api_limits limits = {.model = "tales", .vocab = 2256};
     const nib_allocator a = nib__allocator_default();
-    for (int route = 0; route < NIB_ROUTE_COUNT; route++) {
+    for (int route = 0; route <= NIB_ROUTE_COMPLETIONS; route++) {
         nib_api_request request;
         nib_api_error error;
         nib_arena arena;

@@ -231,7 +231,7 @@ static nib_status advise(const planned *p, const nib_advise_options *o, nib_form
 static void test_reports_all_recipes(void **state)
 {
     planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
-    const nib_advise_options o = {.request = {.device = "h200"}, .loss_budget = -1};
+    const nib_advise_options o = {.request = &(nib_request){.device = "h200"}};
     nib_err err;
     (void)state;
     if (advise(&p, &o, NIB_FORM_TEXT, &err) != NIB_OK)
@@ -258,13 +258,13 @@ static void test_refuses_bad_requests(void **state)
 {
     planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
     static const char *const recipes[] = {"int5"};
-    const nib_advise_options plain = {.loss_budget = -1};
+    const nib_advise_options plain = {0};
     nib_advise_options o = plain;
     (void)state;
-    o.request.device = "h2000";
+    o.request = &(nib_request){.device = "h2000"};
     expect_refused(&p, o, NIB_USAGE);
     assert_string_equal(report.text, "");
-    o.request.device = "auto"; /* advice is for one device */
+    o.request = &(nib_request){.device = "auto"}; /* advice is for one device */
     expect_refused(&p, o, NIB_USAGE);
     o = plain, o.recipes = (nib_strings){recipes, 1};
     expect_refused(&p, o, NIB_USAGE);
@@ -273,7 +273,7 @@ static void test_refuses_bad_requests(void **state)
     o = plain, o.loss_budget = 0.1;
     expect_refused(&p, o, NIB_USAGE);
     /* nothing fits: the report still comes, and says by how much */
-    o = plain, o.memory = 1000000, o.request.device = "h200";
+    o = plain, o.memory = 1000000, o.request = &(nib_request){.device = "h200"};
     expect_refused(&p, o, NIB_NO_MEMORY);
     assert_non_null(strstr(report.text, "too large"));
     close_model(&p);
@@ -286,7 +286,7 @@ static void test_refuses_bad_requests(void **state)
 static void test_memory_option_lowers_the_limit(void **state)
 {
     planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
-    nib_advise_options o = {.loss_budget = -1, .request.device = "rtx4090"};
+    nib_advise_options o = {.request = &(nib_request){.device = "rtx4090"}};
     nib_err err;
     (void)state;
     assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), NIB_OK);
@@ -306,8 +306,8 @@ static void test_fits_as_planned(void **state)
 {
     static const char *const recipes[] = {"int8wo"};
     planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
-    nib_advise_options o = {
-        .loss_budget = -1, .request.device = "rtx4090", .recipes = {recipes, 1}};
+    nib_advise_options o = {.request = &(nib_request){.device = "rtx4090"},
+                            .recipes = {recipes, 1}};
     nib_request r = {.device = "rtx4090", .recipe = "int8wo"};
     nib_plan *plan;
     nib_err err;
@@ -334,8 +334,8 @@ static void test_commands(void **state)
     char directory[] = "/tmp/nib-advise-XXXXXX", path[64], command[160];
     const char *recipes[] = {path};
     planned p = open_model("configs/shapes/llama-3.2-1b/config.json", NULL);
-    const nib_advise_options o = {
-        .loss_budget = -1, .request.device = "h200", .recipes = {recipes, 1}};
+    const nib_advise_options o = {.request = &(nib_request){.device = "h200"},
+                                  .recipes = {recipes, 1}};
     nib_err err;
     (void)state;
     assert_non_null(mkdtemp(directory));
@@ -372,8 +372,8 @@ static void test_others_continue_after_a_failed_recipe(void **state)
     planned p = {0};
     nib_err err;
     const nib_engine_options options = {.threads = 1};
-    const nib_advise_options o = {
-        .request.device = "opencl", .recipes = {recipes, 1}, .loss_budget = -1};
+    const nib_advise_options o = {.request = &(nib_request){.device = "opencl"},
+                                  .recipes = {recipes, 1}};
     (void)state;
     failing_init(&device);
     if (nib_engine_open(&p.engine, &options, &err) != NIB_OK || !failing_offer(p.engine, &device) ||
@@ -405,7 +405,7 @@ static void test_cancelled(void **state)
     p.engine->callbacks.progress = stop;
     calls_left = 3;
     (void)state;
-    expect_refused(&p, (nib_advise_options){.loss_budget = -1, .request.device = "a100"},
+    expect_refused(&p, (nib_advise_options){.request = &(nib_request){.device = "a100"}},
                    NIB_CANCELLED);
     assert_string_equal(report.text, "");
     assert_int_equal(calls_left, -1); /* three recipes were tried, and none after */
@@ -416,8 +416,8 @@ static void test_cancelled(void **state)
 static void expect_no_memory(const planned *p, failing *f, nib_form form)
 {
     static const char *const recipes[] = {"4da4w"};
-    const nib_advise_options o = {
-        .request = {.device = "mi210"}, .recipes = {recipes, 1}, .loss_budget = -1};
+    const nib_advise_options o = {.request = &(nib_request){.device = "mi210"},
+                                  .recipes = {recipes, 1}};
     nib_err err;
     if (advise(p, &o, form, &err) != NIB_OK) /* reads the known machines, once */
         fail_msg("%s", err.text);

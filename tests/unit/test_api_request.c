@@ -374,9 +374,9 @@ static void test_absent_members(void **state)
     nib__arena_init(&arena, &a, 0);
     assert_true(read_body(&request, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}",
                           &arena, &error));
-    assert_true(request.temperature == -1 && request.top_p == -1 && request.min_p == -1 &&
-                request.repeat_penalty == -1);
-    assert_int_equal(request.top_k, -1);
+    assert_true(request.sampling.temperature == -1 && request.sampling.top_p == -1 &&
+                request.sampling.min_p == -1 && request.sampling.repeat_penalty == -1);
+    assert_int_equal(request.sampling.top_k, -1);
     assert_int_equal(request.max_tokens, -1);
     assert_int_equal(request.top, -1);
     assert_int_equal(request.n, 1);

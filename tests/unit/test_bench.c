@@ -57,7 +57,7 @@ static void a_batch_has_the_bits_of_each_sequence_alone(void **state)
 
 static nib_bench_result must_bench(const opened *o, const nib_bench_options *options)
 {
-    nib_bench_result r;
+    nib_bench_result r = {.size = sizeof r};
     nib_err err;
     if (nib_bench(o->session, options, &r, &err) != NIB_OK)
         fail_msg("%s", err.text);
@@ -123,7 +123,7 @@ static void impossible_requests_are_refused(void **state)
         must_open(&(open_how){.path = tales, .recipe = "8da4w", .sequences = 2, .context = 16});
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_bench_options options = cases[i].options;
-        nib_bench_result r;
+        nib_bench_result r = {.size = sizeof r};
         nib_err err = {NIB_OK, ""};
         options.prompt_tokens = 2, options.new_tokens = 2;
         const nib_status status = nib_bench(o.session, &options, &r, &err);

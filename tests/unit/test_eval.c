@@ -67,7 +67,7 @@ static tokens tokenize(const opened *o, const char *from)
 static nib_eval_result evaluate(const opened *o, const opened *against, const char *path,
                                 int64_t window)
 {
-    nib_eval_result result;
+    nib_eval_result result = {.size = sizeof result};
     nib_err err;
     const nib_eval_options options = {.text_path = path, .window = window};
     if (nib_eval(o->session, against ? against->session : NULL, &options, &result, &err) != NIB_OK)
@@ -195,7 +195,7 @@ static void test_recipes(void **state)
 static void assert_refused(const opened *o, const opened *against, const char *path, int64_t window,
                            nib_status status)
 {
-    nib_eval_result r;
+    nib_eval_result r = {.size = sizeof r};
     nib_err err;
     const nib_eval_options options = {.text_path = path, .window = window};
     refused(status, nib_eval(o->session, against ? against->session : NULL, &options, &r, &err),

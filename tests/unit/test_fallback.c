@@ -425,7 +425,7 @@ static void bench_shows_no_shares_of_unmeasured_rates(void **state)
 {
     const nib_bench_options options = {.prompt_tokens = 16, .new_tokens = 2, .repeats = 1};
     run *r = *state;
-    nib_bench_result result;
+    nib_bench_result result = {.size = sizeof result};
     must_run(r, &(how){.recipe = "8da4w"});
     assert_int_equal(nib_bench(r->o.session, &options, &result, &r->err), NIB_OK);
     assert_true(result.decode_tokens_per_s > 0 && result.device_bytes > 0);

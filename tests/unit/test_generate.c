@@ -15,8 +15,7 @@
 
 #include "refused.h"
 
-static const nib_generate_options greedy = {
-    .temperature = 0, .top_k = -1, .top_p = -1, .min_p = -1, .repeat_penalty = -1};
+static const nib_generate_options greedy = {.temperature = -1};
 
 /* ---- what the sink receives ---- */
 
@@ -45,7 +44,7 @@ static nib_generate_stats generate(nib_session *s, const nib_generate_options *o
 {
     *out = (received){.text = ""};
     const nib_sink sink = {receive, out};
-    nib_generate_stats stats;
+    nib_generate_stats stats = {.size = sizeof stats};
     nib_err err;
     if (nib_generate(s, options, &sink, &stats, &err) != NIB_OK)
         fail_msg("%s", err.text);
@@ -355,7 +354,7 @@ static void assert_refused(nib_session *s, const nib_generate_options *o, nib_st
 {
     received r = {.text = ""};
     const nib_sink sink = {receive, &r};
-    nib_generate_stats stats;
+    nib_generate_stats stats = {.size = sizeof stats};
     nib_err err;
     refused(status, nib_generate(s, o, &sink, &stats, &err), &err);
     assert_int_equal(r.size, 0);
@@ -375,7 +374,7 @@ static void test_errors(void **state)
     o.temperature = 1000;
     assert_refused(s.on.session, &o, NIB_USAGE);
     o.temperature = NAN;
-    nib_generate_stats stats;
+    nib_generate_stats stats = {.size = sizeof stats};
     received r;
     stats = generate(s.on.session, &o, &r); /* unset: the default */
     assert_true(stats.temperature == 0.8);
@@ -499,7 +498,7 @@ static void test_shipped_seeds(void **state)
     nib_generate_options options = {.prompt = prompt,
                                     .max_tokens = 40,
                                     .temperature = 1,
-                                    .top_k = 0,
+                                    .top_k = -1,
                                     .top_p = 1,
                                     .repeat_penalty = 1,
                                     .seed = 5};
@@ -522,14 +521,7 @@ static void test_shipped_stats(void **state)
     (void)state;
     opened o = open_shipped(2, NULL, 0);
     received r;
-    const nib_generate_options options = {.prompt = prompt,
-                                          .max_tokens = 20,
-                                          .temperature = -1,
-                                          .top_k = -1,
-                                          .top_p = -1,
-                                          .min_p = -1,
-                                          .repeat_penalty = -1,
-                                          .seed = 11};
+    const nib_generate_options options = {.prompt = prompt, .max_tokens = 20, .seed = 11};
     const nib_generate_stats s = generate(o.session, &options, &r);
     /* generation_config.json sets the first two; the rest are Nibble's defaults */
     assert_true(s.temperature == 0.8 && s.top_p == 0.95);
@@ -556,12 +548,7 @@ static void test_generation_config(void **state)
     speaker s = open_speaker(64, true);
     nib_generation *g = &s.on.model->net.generation;
     received r;
-    nib_generate_options o = {.prompt = "<s>",
-                              .temperature = -1,
-                              .top_k = -1,
-                              .top_p = -1,
-                              .min_p = -1,
-                              .repeat_penalty = -1};
+    nib_generate_options o = {.prompt = "<s>"};
     g->do_sample_given = true;
     nib_generate_stats stats = generate(s.on.session, &o, &r);
     assert_true(stats.temperature == 0);
@@ -571,7 +558,7 @@ static void test_generation_config(void **state)
     assert_true(stats.temperature == 0.5);
     g->do_sample = true;
     g->temperature = 0.25, g->top_k = 3, g->top_p = 0.5, g->min_p = 0.125, g->repeat_penalty = 1.5;
-    o.temperature = -1;
+    o.temperature = 0;
     stats = generate(s.on.session, &o, &r);
     assert_true(stats.temperature == 0.25 && stats.top_k == 3 && stats.top_p == 0.5);
     assert_true(stats.min_p == 0.125 && stats.repeat_penalty == 1.5);

@@ -152,7 +152,7 @@ static void test_real_files(void **state)
     const char *data = test_data();
     for (size_t i = 0; i < COUNT(cases); i += (size_t)sparse(3)) {
         char path[512], text[512];
-        nib_eval_result result;
+        nib_eval_result result = {.size = sizeof result};
         nib_err err;
         snprintf(path, sizeof path, "%s/weights/%s", data, cases[i].file);
         snprintf(text, sizeof text, "%s/text/tinystories_40.jsonl", data);

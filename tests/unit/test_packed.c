@@ -132,7 +132,8 @@ static int setup(void **state)
         return 1;
     snprintf(made, sizeof made, "%s/m", root);
     snprintf(path, sizeof path, "%s/" NIB_PACKED_NAME, made);
-    const nib_quantize_options o = {.request = {.recipe = "8da4w+head"}, .out = made, .pack = true};
+    const nib_quantize_options o = {
+        .request = &(nib_request){.recipe = "8da4w+head"}, .out = made, .pack = true};
     nib_status status = nib_engine_open(&engine, NULL, &err);
     if (status == NIB_OK)
         status = nib_model_open(&model, engine, "models/nibble-tales", NULL, &err);

@@ -307,7 +307,7 @@ static nib_generate_stats generate(const opened *o, const nib_generate_options *
 {
     *out = (kept){.size = 0};
     const nib_sink sink = {keep, out};
-    nib_generate_stats stats;
+    nib_generate_stats stats = {.size = sizeof stats};
     nib_err err;
     if (nib_generate(o->session, options, &sink, &stats, &err) != NIB_OK)
         fail_msg("%s", err.text);
@@ -342,14 +342,14 @@ static void test_drafts_do_not_change_the_text(void **state)
         const char *recipe, *prompt;
         nib_generate_options options;
     } cases[] = {
-        {NULL, REPEATED "The wolf", {.temperature = 0, .ignore_eos = true}},
-        {"8da4w", REPEATED "The wolf", {.temperature = 0, .ignore_eos = true, .max_tokens = 77}},
+        {NULL, REPEATED "The wolf", {.temperature = -1, .ignore_eos = true}},
+        {"8da4w", REPEATED "The wolf", {.temperature = -1, .ignore_eos = true, .max_tokens = 77}},
         {"int8wo", REPEATED "The wolf", {.temperature = 0.8, .seed = 1, .max_tokens = 150}},
         {NULL, REPEATED "The king", {.temperature = 0.8, .seed = 2, .ignore_eos = true}},
         {NULL, REPEATED, {.temperature = 0.3, .seed = 3, .repeat_penalty = 1.1}},
         {NULL, REPEATED, {.temperature = 1, .seed = 4, .stop = {stop, 2}}},
         {NULL, "Once upon a time", {.temperature = 1, .seed = 5}},
-        {NULL, "Once upon a time", {.temperature = 0, .ignore_eos = true}},
+        {NULL, "Once upon a time", {.temperature = -1, .ignore_eos = true}},
     };
     int64_t drafts = 0, wrong = 0, faster = 0;
     for (size_t i = 0; i < COUNT(cases); i += (size_t)sparse(3)) {
@@ -357,8 +357,6 @@ static void test_drafts_do_not_change_the_text(void **state)
         nib_generate_options options = cases[i].options;
         options.prompt = cases[i].prompt;
         options.top_k = 40, options.top_p = 0.95, options.min_p = 0.05;
-        if (options.repeat_penalty == 0)
-            options.repeat_penalty = 1;
         opened o = open_with(-1, cases[i].recipe, 300);
         const nib_generate_stats a = generate(&o, &options, &without);
         const int32_t held = o.session->runner.kv.lengths[0];
@@ -398,7 +396,7 @@ static void test_cancelling_inside_a_draft(void **state)
     uint64_t at;
     const nib_callbacks back = {.progress = cancel_at, .ctx = &at};
     const nib_generate_options options = {.prompt = REPEATED "The wolf",
-                                          .temperature = 0,
+                                          .temperature = -1,
                                           .top_p = 1,
                                           .repeat_penalty = 1,
                                           .ignore_eos = true};

@@ -13,7 +13,7 @@ static double loss_of(const char *name, const char *recipe)
     nib_model *model;
     nib_plan *plan;
     nib_session *session;
-    nib_eval_result result;
+    nib_eval_result result = {.size = sizeof result};
     nib_err err = {.status = NIB_OK};
     char text[256];
     snprintf(text, sizeof text, "%s", in_root("text.jsonl"));

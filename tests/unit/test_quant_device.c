@@ -49,10 +49,11 @@ typedef struct how {
 static nib_status quantize(run *r, const how *h)
 {
     const char *patterns = h->allow;
-    const nib_quantize_options options = {.request = {.recipe = h->recipe,
-                                                      .device = h->device,
-                                                      .allow = {&patterns, patterns != NULL},
-                                                      .strict = h->strict},
+    const nib_quantize_options options = {.request =
+                                              &(nib_request){.recipe = h->recipe,
+                                                             .device = h->device,
+                                                             .allow = {&patterns, patterns != NULL},
+                                                             .strict = h->strict},
                                           .out = r->out,
                                           .force = true,
                                           .dry_run = h->dry_run};

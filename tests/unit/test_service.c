@@ -128,8 +128,11 @@ static void close_served(served *s)
 
 static nib_call *post_to(served *s, nib_route route, const char *body, uint64_t client)
 {
-    const nib_call_options options = {
-        .route = route, .body = body, .size = strlen(body), .client = client, .now = 1700000000};
+    const nib_call_options options = {.route = route,
+                                      .body = body,
+                                      .body_size = strlen(body),
+                                      .client = client,
+                                      .now = 1700000000};
     nib_call *call = NULL;
     return nib_call_open(&call, s->service, &options, NULL) == NIB_OK ? call : NULL;
 }
@@ -154,18 +157,25 @@ static void wait_prepared(nib_service *s)
     }
 }
 
+static nib_call_state look(nib_call *call)
+{
+    nib_call_state state = {.size = sizeof state};
+    nib_call_look(call, &state);
+    return state;
+}
+
 /* Reads the whole answer, truncated to `size`. */
 static int read_answer(nib_call *call, char *out, size_t size)
 {
     size_t count = 0;
     nib_call_state state;
     do {
-        state = nib_call_look(call);
+        state = look(call);
         const size_t got = nib_call_read(call, out + count, size - 1 - count);
         count += got;
         if (got == 0)
             sleep_briefly();
-    } while (!state.over || nib_call_look(call).left > 0);
+    } while (!state.over || look(call).left > 0);
     out[count] = 0;
     return state.http;
 }
@@ -272,7 +282,7 @@ static void serve_four(const asking four[4], int sequences, double queued_s[4])
     wait_prepared(s.service);
     start(&s);
     for (int i = 0; i < 4; i++) {
-        nib_call_stats stats;
+        nib_call_stats stats = {.size = sizeof stats};
         assert_int_equal(read_answer(calls[i], answer, sizeof answer), 200);
         nib_call_stats_get(calls[i], &stats);
         assert_int_equal(stats.new_tokens, 9);
@@ -318,7 +328,7 @@ static void post_held(served *s, const asking *asked, int count, nib_call **call
     for (int i = 0; i < count; i++) {
         const nib_call_options options = {.route = NIB_ROUTE_COMPLETIONS,
                                           .body = asked[i].body,
-                                          .size = strlen(asked[i].body),
+                                          .body_size = strlen(asked[i].body),
                                           .client = asked[i].client,
                                           .now = 1700000000,
                                           .ready = record_ready,
@@ -409,7 +419,7 @@ static void test_queue_keeps_room(void **state)
     open_served(&s, &options, NULL, 1);
     for (size_t i = 0; i < COUNT(clients); i++) {
         calls[i] = post(&s, of_user_a, clients[i]);
-        const int http = nib_call_look(calls[i]).http;
+        const int http = look(calls[i]).http;
         assert_int_equal(http, wanted[i]);
     }
     for (size_t i = 0; i < COUNT(clients); i++)
@@ -436,9 +446,9 @@ static void test_unread_stream_is_ended(void **state)
     open_served(&s, NULL, NULL, 2);
     start(&s);
     nib_call *call = post(&s, body, 0);
-    while (!nib_call_look(call).over)
+    while (!look(call).over)
         sleep_briefly();
-    assert_in_range(nib_call_look(call).left, 4 << 20, 5 << 20);
+    assert_in_range(look(call).left, 4 << 20, 5 << 20);
     assert_int_equal(read_answer(call, answer, sizeof answer), 200);
     assert_non_null(strstr(answer, "event: error"));
     assert_non_null(strstr(answer, "\"unread\""));
@@ -458,7 +468,7 @@ static void test_an_error_ends_all_choices(void **state)
                                "\"n\": 4}";
     static char answer[1 << 16];
     bool begun = false;
-    nib_call_stats stats;
+    nib_call_stats stats = {.size = sizeof stats};
     served s;
     (void)state;
     open_served(&s, NULL, NULL, 2);
@@ -491,7 +501,7 @@ static void test_deep_template(void **state)
         .chat_template = "{% macro m(x) %}{{ [x]|map('string')|list|join(m([x])|upper) }}"
                          "{% endmacro %}{{ m(1) }}"};
     const nib_call_options asked = {
-        .route = NIB_ROUTE_CHAT, .body = body, .size = sizeof body - 1, .now = 1700000000};
+        .route = NIB_ROUTE_CHAT, .body = body, .body_size = sizeof body - 1, .now = 1700000000};
     static char answer[1 << 16];
     pthread_attr_t before, little;
     nib_call *call = NULL;
@@ -532,7 +542,7 @@ static void test_refuses_when_full_late_or_stopped(void **state)
     (void)state;
     open_served(&s, &options, NULL, 1);
     nib_call *one = post(&s, once, 0), *two = post(&s, once, 0), *three = post(&s, once, 0);
-    const nib_call_state full = nib_call_look(three);
+    const nib_call_state full = look(three);
     assert_int_equal(full.http, 429);
     assert_true(full.over && full.retry_s > 0);
     nib_call_close(three);
@@ -545,7 +555,7 @@ static void test_refuses_when_full_late_or_stopped(void **state)
     nib_call_close(one);
     stop(&s);
     one = post(&s, once, 0);
-    assert_int_equal(nib_call_look(one).http, 503);
+    assert_int_equal(look(one).http, 503);
     nib_call_close(one);
     close_served(&s);
 }
@@ -672,7 +682,7 @@ static void test_waiting_requests_use_little_memory(void **state)
 static void test_stats_of_a_closed_call(void **state)
 {
     served s;
-    nib_call_stats stats;
+    nib_call_stats stats = {.size = sizeof stats};
     (void)state;
     open_served(&s, NULL, NULL, 1);
     nib_call *call = post(&s, once, 0);
@@ -704,10 +714,10 @@ static void test_no_memory_after_a_partial_read(void **state)
         assert_int_equal(nib_call_read(call, answer, 5), 5);
         memory.left = n;
         start(&s);
-        while (!nib_call_look(call).over)
+        while (!look(call).over)
             sleep_briefly();
         memory.left = -1;
-        const size_t left = nib_call_look(call).left;
+        const size_t left = look(call).left;
         assert_true(left < sizeof answer);
         assert_int_equal(nib_call_read(call, answer, sizeof answer), left);
         cut += left == 0;

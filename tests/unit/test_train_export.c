@@ -17,13 +17,8 @@ static const nib_sink nowhere = {drop, NULL};
 /* Opens, verifies and runs the model there. */
 static void expect_model(const char *name, const char *recipe, nib_type type)
 {
-    const nib_generate_options options = {.prompt = "w1 and",
-                                          .max_tokens = 4,
-                                          .top_k = -1,
-                                          .top_p = -1,
-                                          .min_p = -1,
-                                          .repeat_penalty = -1,
-                                          .ignore_eos = true};
+    const nib_generate_options options = {
+        .prompt = "w1 and", .max_tokens = 4, .temperature = -1, .ignore_eos = true};
     nib_engine *engine;
     nib_model *model;
     nib_plan *plan;
