@@ -20,6 +20,7 @@
 CC      ?= gcc
 AR      ?= ar
 PREFIX  ?= /usr/local
+LIBDIR  ?= lib
 SAN     ?=
 CUDA    ?=
 COVERAGE ?=
@@ -27,6 +28,9 @@ BUILD   ?= build/$(if $(SAN),san-$(subst $(comma),-,$(SAN)),$(if $(CUDA),cuda$(C
 comma   := ,
 
 VERSION := $(shell sed -n 's/^.define NIB_VERSION "\(.*\)"/\1/p' include/nibble.h)
+# Changes when a program that was linked with the library would no longer run; independent of the version.
+ABI     := 1
+HEADERS := include/nibble.h include/nibble_tools.h
 # opencl-c-headers (CL/cl.h) has no .pc file; the library itself is loaded at run time.
 PKGS    := oniguruma libutf8proc libxxhash
 # Empty while the packages are not installed yet: tools/setup installs them before anything is compiled.
@@ -93,9 +97,10 @@ UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 LIB      := $(BUILD)/libnibble.a
+SHARED   := $(BUILD)/libnibble.so.$(ABI)
 PROGRAM  := $(BUILD)/nibble
 
-all: $(LIB) $(if $(CLI_SRC),$(PROGRAM))
+all: $(LIB) $(SHARED) $(if $(CLI_SRC),$(PROGRAM))
 
 # The name of a kernel file gives its instruction set: linear_a8t_w4g__avx512vnni.c is compiled for AVX-512 VNNI.
 $(BUILD)/src/kernel/cpu/%__avx2.o:       ISA = -mavx2 -mfma -mf16c -mbmi2
@@ -253,6 +258,18 @@ test-gpu:
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
 	$(AR) rcs $@ $^
+
+# Exports the functions of the headers and nothing else.
+$(BUILD)/symbols.map: tools/version_script tools/symbols.txt
+	tools/version_script > $@.part
+	@mv $@.part $@
+$(SHARED): $(LIB_OBJ) $(BUILD)/symbols.map
+	$(CC) $(filter-out -pie,$(ALL_LDFLAGS)) -shared -Wl,-soname,$(@F) -Wl,--version-script=$(BUILD)/symbols.map -Wl,--no-undefined \
+	    -Wl,-Bsymbolic -o $@ $(LIB_OBJ) $(ALL_LDLIBS)
+	@ln -sf $(@F) $(BUILD)/libnibble.so
+# The program with the shared library: the headers are all that it needs.
+$(BUILD)/nibble-shared: $(CLI_OBJ) $(SHARED)
+	$(CC) $(ALL_LDFLAGS) -o $@ $(CLI_OBJ) $(SHARED) $(ALL_LDLIBS) $(PROGRAM_LIBS)
 
 $(PROGRAM): $(CLI_OBJ) $(LIB)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(CLI_OBJ) $(LIB) $(ALL_LDLIBS) $(PROGRAM_LIBS)
@@ -458,10 +475,17 @@ page-screenshots: all
 # Always rebuilt: it holds PREFIX, which may have changed.
 $(BUILD)/nibble.pc: FORCE
 	@mkdir -p $(@D)
-	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: nibble' \
+	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/$(LIBDIR)' 'includedir=$${prefix}/include' '' 'Name: nibble' \
 	    'Description: quantize, check, run, serve and train low-bit language models' 'Version: $(VERSION)' \
 	    'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lnibble' 'Libs.private: -pthread -lm -ldl' \
 	    'Cflags: -I$${includedir}' > $@
+$(BUILD)/nibble-config.cmake: FORCE
+	@mkdir -p $(@D)
+	@sed 's/@VERSION@/$(VERSION)/; s/@ABI@/$(ABI)/; s|@LIBDIR@|$(LIBDIR)|' tools/nibble-config.cmake.in > $@
+$(BUILD)/nibble-config-version.cmake: FORCE
+	@mkdir -p $(@D)
+	@sed 's/@VERSION@/$(VERSION)/' tools/nibble-config-version.cmake.in > $@
+CMAKE := $(BUILD)/nibble-config.cmake $(BUILD)/nibble-config-version.cmake
 
 MANUALS := $(addprefix $(BUILD)/man/nibble,.1 $(addsuffix .1,$(addprefix -,info plan advise quantize convert generate chat serve eval verify bench \
            tune train plot devices kernels models recipes formats explain manual completion)))
@@ -472,14 +496,17 @@ $(BUILD)/man/nibble-%.1: $(PROGRAM)
 	@mkdir -p $(@D)
 	$(PROGRAM) manual $* > $@
 
-install: all $(BUILD)/nibble.pc $(MANUALS)
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include \
+install: all $(BUILD)/nibble.pc $(CMAKE) $(MANUALS)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/$(LIBDIR)/cmake/nibble $(DESTDIR)$(PREFIX)/include \
 	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	install -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/nibble
-	install -m 644 $(LIB) $(DESTDIR)$(PREFIX)/lib/libnibble.a
-	install -m 644 include/nibble.h $(DESTDIR)$(PREFIX)/include/nibble.h
-	install -m 644 $(BUILD)/nibble.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/nibble.pc
+	install -m 644 $(LIB) $(DESTDIR)$(PREFIX)/$(LIBDIR)/libnibble.a
+	install -m 755 $(SHARED) $(DESTDIR)$(PREFIX)/$(LIBDIR)/$(notdir $(SHARED))
+	ln -sf $(notdir $(SHARED)) $(DESTDIR)$(PREFIX)/$(LIBDIR)/libnibble.so
+	install -m 644 $(HEADERS) $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(BUILD)/nibble.pc $(DESTDIR)$(PREFIX)/$(LIBDIR)/pkgconfig/nibble.pc
+	install -m 644 $(CMAKE) $(DESTDIR)$(PREFIX)/$(LIBDIR)/cmake/nibble
 	install -m 644 $(MANUALS) $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/share/nibble
 	install -m 644 tools/nibble.service $(DESTDIR)$(PREFIX)/share/nibble/nibble.service
@@ -488,12 +515,13 @@ install: all $(BUILD)/nibble.pc $(MANUALS)
 	$(PROGRAM) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nibble.fish
 
 # Removes what `make install` installed, and the folders it made if they are empty now.
-INSTALLED := bin/nibble lib/libnibble.a lib/pkgconfig/nibble.pc include/nibble.h share/nibble/nibble.service \
+INSTALLED := bin/nibble $(addprefix $(LIBDIR)/,libnibble.a libnibble.so $(notdir $(SHARED)) pkgconfig/nibble.pc $(CMAKE:$(BUILD)/%=cmake/nibble/%)) \
+             $(HEADERS) share/nibble/nibble.service \
              $(MANUALS:$(BUILD)/man/%=share/man/man1/%) share/bash-completion/completions/nibble \
              share/zsh/site-functions/_nibble share/fish/vendor_completions.d/nibble.fish
 uninstall:
 	rm -f $(INSTALLED:%=$(DESTDIR)$(PREFIX)/%)
-	@cd $(DESTDIR)$(PREFIX) && for folder in lib/pkgconfig share/nibble share/man/man1 share/bash-completion/completions \
+	@cd $(DESTDIR)$(PREFIX) && for folder in $(LIBDIR)/pkgconfig $(LIBDIR)/cmake/nibble $(LIBDIR)/cmake share/nibble share/man/man1 share/bash-completion/completions \
 	    share/bash-completion share/zsh/site-functions share/zsh share/fish/vendor_completions.d share/fish; do \
 	    [ ! -d $$folder ] || rmdir --ignore-fail-on-non-empty $$folder; done
 

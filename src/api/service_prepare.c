@@ -297,8 +297,8 @@ static bool prepare(nib_call *call)
                                    .vocab = nib_session_vocab(s->session),
                                    .context = (size_t)s->session->plan->context,
                                    .token_longest = s->longest};
-    if (!nib__api_request_read(&call->request, o->route, o->body, o->body_size, &limits, &call->said,
-                               &call->error))
+    if (!nib__api_request_read(&call->request, o->route, o->body, o->body_size, &limits,
+                               &call->said, &call->error))
         return false;
     if (call->request.seed_given)
         call->seed = call->request.seed;
