@@ -26,18 +26,13 @@ int main(int argc, char **argv)
     nib_session *session = NULL;
     const nib_generate_options options = {.prompt = argv[2],
                                           .max_tokens = 40,
-                                          .temperature = 0,
-                                          .top_k = -1,
-                                          .top_p = -1,
-                                          .min_p = -1,
-                                          .repeat_penalty = -1};
+                                          .temperature = -1};
     const nib_sink text = {print, stdout}, messages = {print, stderr};
-    nib_generate_stats stats;
     if (nib_engine_open(&engine, NULL, &err) == NIB_OK &&
         nib_model_open(&model, engine, argv[1], NULL, &err) == NIB_OK &&
         nib_plan_make(&plan, model, NULL, &err) == NIB_OK &&
         nib_session_open(&session, model, plan, 1, &err) == NIB_OK &&
-        nib_generate(session, &options, &text, &stats, &err) == NIB_OK &&
+        nib_generate(session, &options, &text, NULL, &err) == NIB_OK &&
         print(stdout, "\n", 1) == NIB_OK)
         err.status = nib_plan_summary(nib_session_plan(session), &messages, &err);
     if (err.status != NIB_OK)

@@ -4,7 +4,7 @@
  * cc quantize.c -o quantize $(pkg-config --cflags --libs --static nibble)
  * ./quantize MODEL OUT RECIPE
  */
-#include <nibble.h>
+#include <nibble_tools.h>
 #include <stdio.h>
 
 static nib_status print(void *ctx, const char *bytes, size_t size)
@@ -21,7 +21,8 @@ int main(int argc, char **argv)
     nib_err err = {NIB_OK, ""};
     nib_engine *engine = NULL;
     nib_model *model = NULL;
-    const nib_quantize_options options = {.request = {.recipe = argv[3]}, .out = argv[2]};
+    const nib_request request = {.recipe = argv[3]};
+    const nib_quantize_options options = {.request = &request, .out = argv[2]};
     const nib_sink sink = {print, stdout};
     if (nib_engine_open(&engine, NULL, &err) != NIB_OK ||
         nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||

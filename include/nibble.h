@@ -290,6 +290,143 @@ NIB_CHECKED nib_status nib_plan_ledger_write(const nib_plan *plan, nib_form form
  * when the session was opened. */
 NIB_CHECKED nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err *err);
 
+/* ---- the plan as data ------------------------------------------------------------------------ */
+
+/* Everything here belongs to the plan and lives as long. Numbers equal those of nib_plan_write's
+ * JSON (docs/formats.md). */
+
+/* Kinds of substitution, mildest first. */
+typedef enum nib_rung {
+    NIB_RUNG_NONE = 0,       /* as asked */
+    NIB_RUNG_KERNEL = 1,     /* the reference kernel */
+    NIB_RUNG_DEVICE = 2,     /* on the CPU */
+    NIB_RUNG_DEQUANT = 3,    /* weights dequantized for a float kernel */
+    NIB_RUNG_UNQUANTIZED = 4 /* not quantized */
+} nib_rung;
+
+typedef enum nib_verdict {
+    NIB_VERDICT_RUNS = 0,
+    NIB_VERDICT_COULD = 1, /* another is ranked higher */
+    NIB_VERDICT_NO = 2
+} nib_verdict;
+
+/* How the result relates to the request. */
+typedef enum nib_setting_relation {
+    NIB_SETTING_EQUIVALENT = 0, /* another way to the same result */
+    NIB_SETTING_NARROWER = 1,   /* done for a part of the request only */
+    NIB_SETTING_OTHER = 2,      /* something else is done */
+    NIB_SETTING_NONE = 3        /* without effect: nothing done serves its purpose */
+} nib_setting_relation;
+
+/* Where a setting came from. */
+typedef enum nib_asker {
+    NIB_BY_OPTION = 0,
+    NIB_BY_RECIPE = 1,     /* a recipe file, or another tool's config */
+    NIB_BY_CHECKPOINT = 2, /* stored tensors and their metadata */
+    NIB_BY_CONFIG = 3,     /* config.json and similar files, a training config */
+    NIB_BY_DEFAULT = 4,
+    NIB_BY_REQUEST = 5 /* a member of a request to a service */
+} nib_asker;
+
+/* The names of their values: "kernel", "could", "without effect", "option". An unknown value: "unknown". */
+NIB_API const char *nib_rung_name(nib_rung rung);
+NIB_API const char *nib_verdict_name(nib_verdict verdict);
+NIB_API const char *nib_setting_relation_name(nib_setting_relation relation);
+NIB_API const char *nib_asker_name(nib_asker asker);
+
+/* A failed condition, or a note: a stable code, such as "n%128", and a sentence with the values.
+ * nib_codes_write explains codes. This struct never grows. */
+typedef struct nib_reason {
+    const char *code, *text;
+} nib_reason;
+
+typedef struct nib_plan_facts {
+    size_t size;
+    const char *recipe, *device, *dtype, *cache; /* recipe NULL: as stored */
+    int64_t context, sequences, lookup;
+    uint64_t weight_bytes, cache_bytes;
+    double token_s, bf16_token_s,
+        prefill_s;                  /* predicted: of a token, of one with bf16 weights, of a
+                                                prompt of 512 tokens; NaN: unknown */
+    size_t layers, settings, notes; /* entries to get */
+    size_t asked, done, substituted, denied; /* linear layers; asked is the sum of the others */
+} nib_plan_facts;
+NIB_API void nib_plan_facts_get(const nib_plan *plan, nib_plan_facts *out);
+
+/* A weight, or an operation without weights (role "operation"). */
+typedef struct nib_plan_layer {
+    size_t size;
+    const char *name, *role;
+    const char *asked, *done; /* "8da4w-g32@cpu"; done NULL: denied */
+    const char *rule;         /* what decided: "recipe", "--skip lm_head" */
+    const char *allowed;      /* what allowed the substitution; NULL: nothing had to */
+    nib_rung rung;
+    bool denied; /* no allowed way to run it */
+    bool bias;
+    const char *bias_form; /* "float", "int8", "int32"; NULL: no bias, or unknown */
+    int64_t n, k;
+    uint64_t bytes;
+    const nib_reason *reasons; /* [reason_count] why it is not done as asked */
+    size_t reason_count;
+    size_t uses, advice, candidates; /* entries to get */
+} nib_plan_layer;
+
+/* A kernel for a range of tokens. */
+typedef struct nib_plan_use {
+    size_t size;
+    const char *phase;    /* "infer", "forward", "backward" */
+    int64_t m_min, m_max; /* tokens; m_max 0: no limit */
+    const char *kernel, *device;
+    const char *quant;   /* the kernel that quantizes the input; NULL: none */
+    double predicted_us; /* NaN: unknown */
+    double tuned_us;     /* of the kernel alone, as `nibble tune` measured it; 0: not measured */
+} nib_plan_use;
+
+/* How to get what was asked; planned again with this one change. */
+typedef struct nib_plan_advice {
+    size_t size;
+    const char *code;
+    const char *option; /* "--recipe int8dq"; NULL: no option helps */
+    const char *text;   /* what it gains */
+} nib_plan_advice;
+
+/* A kernel that was considered; only with nib_request.layer or engine. */
+typedef struct nib_plan_candidate {
+    size_t size;
+    const char *kernel, *phase;
+    const char *engine; /* "torchao 0.10"; NULL: Nibble */
+    nib_verdict verdict;
+    const nib_reason *reasons; /* [reason_count] every failed condition */
+    size_t reason_count;
+    const char *consequence; /* what that engine then does; NULL */
+    const char *source;      /* "commit:path"; NULL */
+} nib_plan_candidate;
+
+/* A request that is not done exactly as asked, other than a layer's scheme and device. */
+typedef struct nib_plan_setting {
+    size_t size;
+    const char *code, *name;
+    const char *asked, *done; /* NULL: no value; nothing */
+    nib_asker by;
+    nib_setting_relation relation;
+    const char *text; /* why, and how to get what was asked */
+    bool allowed;     /* by nib_request.allow */
+} nib_plan_setting;
+
+/* NIB_USAGE: no such entry. */
+NIB_CHECKED nib_status nib_plan_layer_get(const nib_plan *plan, size_t layer, nib_plan_layer *out,
+                                          nib_err *err);
+NIB_CHECKED nib_status nib_plan_use_get(const nib_plan *plan, size_t layer, size_t use,
+                                        nib_plan_use *out, nib_err *err);
+NIB_CHECKED nib_status nib_plan_advice_get(const nib_plan *plan, size_t layer, size_t advice,
+                                           nib_plan_advice *out, nib_err *err);
+NIB_CHECKED nib_status nib_plan_candidate_get(const nib_plan *plan, size_t layer, size_t candidate,
+                                              nib_plan_candidate *out, nib_err *err);
+NIB_CHECKED nib_status nib_plan_setting_get(const nib_plan *plan, size_t setting,
+                                            nib_plan_setting *out, nib_err *err);
+NIB_CHECKED nib_status nib_plan_note_get(const nib_plan *plan, size_t note, nib_reason *out,
+                                         nib_err *err);
+
 /* ---- run ------------------------------------------------------------------------------------- */
 
 typedef struct nib_session nib_session;
@@ -398,6 +535,37 @@ typedef struct nib_generate_stats {
  * be NULL; they are filled in on failure, too. */
 NIB_CHECKED nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                                     const nib_sink *sink, nib_generate_stats *stats, nib_err *err);
+
+/* ---- generation, piece by piece -------------------------------------------------------------- */
+
+/* The same text as nib_generate writes for the same options, in pieces that the caller takes when it
+ * wants them. A generator uses all sequences of the session until it is closed. */
+typedef struct nib_generator nib_generator;
+
+typedef struct nib_piece {
+    size_t size;
+    const char *text; /* [text_size], and a zero: whole code points, perhaps none, because part of a
+                         character and the possible start of a stop string are held back */
+    size_t text_size;
+    int32_t token;  /* -1: none; at the end, text that was held back, or nothing */
+    double logprob; /* of the token; NaN: nib_generate_options.logprobs is 0 */
+    const nib_token_logprob *likeliest; /* [likeliest_count], the likeliest first */
+    size_t likeliest_count;
+    bool over;         /* the text is complete: no token, no text */
+    nib_finish finish; /* why, once it is over */
+} nib_piece;
+
+/* Strings of the options must live until the generator is closed, except the prompt. Errors as
+ * nib_generate; NIB_USAGE also if on_logprobs is set. */
+NIB_CHECKED nib_status nib_generator_open(nib_generator **out, nib_session *session,
+                                          const nib_generate_options *options, nib_err *err);
+/* Runs the model until there is a piece, which is valid until the next call. Once piece->over is
+ * set, so is that of every later piece. A failed call fails again. */
+NIB_CHECKED nib_status nib_generator_next(nib_generator *generator, nib_piece *piece, nib_err *err);
+/* Statistics so far. */
+NIB_API void nib_generator_stats_get(nib_generator *generator, nib_generate_stats *out);
+/* May be called at any time, also before the text is over. */
+NIB_API void nib_generator_close(nib_generator *generator);
 
 /* ---- chat: one conversation ------------------------------------------------------------------ */
 

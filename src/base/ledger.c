@@ -11,7 +11,7 @@
 
 const char *const nib__rung_names[] = {"none", "kernel", "device", "dequant", "unquantized", NULL};
 
-static const char *const verdict_names[] = {"runs", "could", "no"};
+const char *const nib__verdict_names[] = {"runs", "could", "no"};
 
 const char *const nib__setting_relation_names[] = {"equivalent", "narrower", "other",
                                                    "without effect", NULL};
@@ -339,7 +339,7 @@ static void json_candidates(nib_jsonw *w, const nib_ledger_layer *layer)
         nib__jsonw_object(w);
         nib__jsonw_pair_string(w, "kernel", c->kernel);
         nib__jsonw_pair_string(w, "phase", c->phase);
-        nib__jsonw_pair_string(w, "verdict", verdict_names[c->verdict]);
+        nib__jsonw_pair_string(w, "verdict", nib__verdict_names[c->verdict]);
         if (c->engine != NULL) {
             nib__jsonw_pair_string(w, "engine", c->engine);
             nib__jsonw_pair_string(w, "consequence", c->consequence);

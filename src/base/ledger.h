@@ -11,20 +11,14 @@
 
 #include <stdarg.h>
 
-/* Kinds of substitution, mildest first. */
-typedef enum nib_rung {
-    NIB_RUNG_NONE,
-    NIB_RUNG_KERNEL,
-    NIB_RUNG_DEVICE,
-    NIB_RUNG_DEQUANT,
-    NIB_RUNG_UNQUANTIZED,
-    NIB_RUNG_COUNT
-} nib_rung;
-extern const char *const nib__rung_names[]; /* "none", "kernel", ... */
-
-typedef struct nib_reason {
-    const char *code, *text; /* "n%128" and the sentence */
-} nib_reason;
+enum {
+    NIB_RUNG_COUNT = NIB_RUNG_UNQUANTIZED + 1,
+    NIB_VERDICT_COUNT = NIB_VERDICT_NO + 1,
+    NIB_SETTING_COUNT = NIB_SETTING_NONE + 1,
+    NIB_ASKER_COUNT = NIB_BY_REQUEST + 1
+};
+extern const char *const nib__rung_names[];    /* "none", "kernel", ... */
+extern const char *const nib__verdict_names[]; /* "runs", "could", "no" */
 
 /* A way to get a layer done as asked, or better. The planner planned again with this one change. */
 typedef struct nib_ledger_advice {
@@ -41,8 +35,6 @@ typedef struct nib_ledger_use {
     double predicted_us;
     double tuned_us; /* of the row alone, measured for this shape; 0: not measured */
 } nib_ledger_use;
-
-typedef enum nib_verdict { NIB_VERDICT_RUNS, NIB_VERDICT_COULD, NIB_VERDICT_NO } nib_verdict;
 
 typedef struct nib_candidate {
     const char *kernel;
@@ -86,26 +78,8 @@ typedef struct nib_ledger_tensor {
     double max_rel_change;
 } nib_ledger_tensor;
 
-/* How the result relates to the request. */
-typedef enum nib_setting_relation {
-    NIB_SETTING_EQUIVALENT, /* another way to the same result */
-    NIB_SETTING_NARROWER,   /* done for a part of the request only */
-    NIB_SETTING_OTHER,      /* something else is done */
-    NIB_SETTING_NONE,       /* without effect: nothing done serves its purpose */
-    NIB_SETTING_COUNT
-} nib_setting_relation;
 extern const char *const nib__setting_relation_names[]; /* "equivalent", ..., "without effect" */
 
-/* Where a setting came from. */
-typedef enum nib_asker {
-    NIB_BY_OPTION,
-    NIB_BY_RECIPE,     /* a recipe file, or another tool's config */
-    NIB_BY_CHECKPOINT, /* stored tensors and their metadata */
-    NIB_BY_CONFIG,     /* config.json and similar files, a training config */
-    NIB_BY_DEFAULT,
-    NIB_BY_REQUEST, /* a member of a request to `nibble serve` */
-    NIB_ASKER_COUNT
-} nib_asker;
 extern const char *const nib__asker_names[]; /* "option", "recipe", ... */
 
 /* A request that is not done exactly as asked, other than the scheme and device of a layer: a

@@ -347,9 +347,13 @@ static nib_status allocate(nib_batch *b, nib_err *err)
 nib_status nib__batch_open(nib_batch **out, nib_session *session, int64_t sequences, nib_err *err)
 {
     const nib_allocator *a = &session->model->engine->allocator;
+    if (session->in_use)
+        return nib__fail(err, NIB_USAGE,
+                         "the session is in use; close its generator, chat or service first");
     nib_batch *b = nib__calloc(a, 1, sizeof *b);
     if (b == NULL)
         return nib__fail_memory(err, sizeof *b, "a batch");
+    session->in_use = true;
     b->session = session;
     b->count = sequences;
     b->rows_most = b->count + nib__max(MORE_ROWS, session->plan->lookup);
@@ -375,6 +379,7 @@ void nib__batch_close(nib_batch *b)
     if (b == NULL)
         return;
     const nib_allocator *a = &b->session->model->engine->allocator;
+    b->session->in_use = false;
     close_drawer(&b->drawer);
     close_drafter(&b->drafter);
     for (int64_t i = 0; b->sequences != NULL && i < b->count; i++) {

@@ -79,7 +79,8 @@ struct nib_job {
 
 typedef struct nib_batch nib_batch;
 
-/* The batch owns the first `sequences` of the session until it is closed. */
+/* The batch owns the first `sequences` of the session until it is closed. NIB_USAGE: another batch
+ * has them. */
 nib_status nib__batch_open(nib_batch **out, nib_session *session, int64_t sequences, nib_err *err);
 void nib__batch_close(nib_batch *batch);
 /* The number of jobs that can be added now. */

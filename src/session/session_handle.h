@@ -15,6 +15,7 @@ struct nib_session {
     nib_plan *own; /* `plan` if the device refused part of the given one, else NULL */
     nib_runner runner;
     nib_step_times times; /* of steps that read no prompt */
+    bool in_use;          /* by a batch, which owns the sequences */
 };
 
 /* Adds a note on the sandbox to the ledger of the plan that runs. */
