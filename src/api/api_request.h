@@ -19,6 +19,8 @@ enum {
     NIB_API_TOOLS_BYTES = 1 << 20, /* size of the member `tools` */
 };
 
+enum { NIB_ROUTES = NIB_ROUTE_COMPLETIONS + 1 };
+
 /* The error that answers a request. */
 typedef struct nib_api_error {
     int http;         /* status of the answer; 0: no error */

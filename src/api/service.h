@@ -87,8 +87,6 @@ struct nib_call {
     uint64_t came_ns, begun_ns, first_ns, last_ns, over_ns; /* 0: not yet */
 };
 
-enum { NIB_ROUTES = NIB_ROUTE_COMPLETIONS + 1 };
-
 /* A Prometheus histogram of times in seconds. */
 enum { NIB_BUCKETS = 14 };
 typedef struct nib_histogram {

@@ -296,7 +296,7 @@ static void test_memory_runs_out(void **state)
         assert_non_null(file);
         const size_t size = fread(body, 1, sizeof body, file);
         fclose(file);
-        for (int route = 0; route < NIB_ROUTE_COUNT; route++) {
+        for (int route = 0; route < NIB_ROUTES; route++) {
             nib_api_request request;
             nib_api_error error;
             nib_arena arena;

@@ -76,11 +76,11 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
     nib_call *call = fails() ? NULL : __real_calloc(1, sizeof *call);
     if (call == NULL)
         return NIB_NO_MEMORY;
-    assert_true(options->size < sizeof call->text);
+    assert_true(options->body_size < sizeof call->text);
     call->service = s;
     call->options = *options;
-    call->size = options->size;
-    memcpy(call->text, options->body, options->size);
+    call->size = options->body_size;
+    memcpy(call->text, options->body, options->body_size);
     atomic_fetch_add(&s->calls, 1);
     *out = call;
     return NIB_OK;
@@ -93,17 +93,17 @@ void nib_call_close(nib_call *call)
     free(call);
 }
 
-nib_call_state nib_call_look(nib_call *call)
+void nib_call_look(nib_call *call, nib_call_state *out)
 {
+    *out = (nib_call_state){.size = sizeof *out};
     if (strcmp(call->text, "wait") == 0)
-        return (nib_call_state){.http = 0};
-    if (strcmp(call->text, "busy") == 0)
-        return (nib_call_state){.http = 429,
-                                .stream = true,
-                                .retry_s = 3,
-                                .left = call->size - call->read,
-                                .over = true};
-    return (nib_call_state){.http = 200, .left = call->size - call->read, .over = true};
+        return;
+    const bool busy = strcmp(call->text, "busy") == 0;
+    out->http = busy ? 429 : 200;
+    out->stream = busy;
+    out->retry_s = busy ? 3 : 0;
+    out->left = call->size - call->read;
+    out->over = true;
 }
 
 size_t nib_call_read(nib_call *call, char *out, size_t size)
