@@ -188,15 +188,59 @@ NIB_CHECKED nib_status nib_model_open(nib_model **out, nib_engine *engine, const
                                       const nib_model_options *options, nib_err *err);
 NIB_API void nib_model_close(nib_model *model);
 
-/* Token ids of `size` bytes of text: *ids [*count], released by nib_tokens_free. add_special: adds
- * the special tokens that the tokenizer puts around a text, such as BOS. */
-NIB_CHECKED nib_status nib_tokenize(nib_model *model, const char *text, size_t size,
-                                    bool add_special, int32_t **ids, size_t *count, nib_err *err);
-NIB_API void nib_tokens_free(nib_model *model, int32_t *ids);
+/* What a model is, known without a session. Strings and arrays live as long as the model. */
+typedef struct nib_model_facts {
+    size_t size;
+    const char
+        *architecture; /* as config.json or the GGUF spells it: "LlamaForCausalLM", "llama" */
+    int64_t context;   /* positions that the model was made for; 0: unknown */
+    int64_t vocab;     /* logits per token */
+    int64_t width, layers, heads, kv_heads, head_dim; /* width: values per hidden state */
+    const int32_t *ends;                              /* [end_count] tokens that end a text */
+    size_t end_count;
+    const char *chat_template; /* Jinja; NULL: none */
+} nib_model_facts;
+/* Opens the tokenizer and the chat template, if there are any. NIB_USAGE: opened only to inspect. */
+NIB_CHECKED nib_status nib_model_facts_get(nib_model *model, nib_model_facts *out, nib_err *err);
+
+/* ---- tokenizer ------------------------------------------------------------------------------- */
+
+/* An open tokenizer never changes: any number of threads may use it at once, if the engine's
+ * allocator allows it. */
+typedef struct nib_tokenizer nib_tokenizer;
+
+/* Opens a tokenizer without a model. path: a tokenizer.json, a directory that has one, or a GGUF. */
+NIB_CHECKED nib_status nib_tokenizer_open(nib_tokenizer **out, nib_engine *engine, const char *path,
+                                          nib_err *err);
+NIB_API void nib_tokenizer_close(nib_tokenizer *tokenizer);
+/* The model's own, which lives as long as the model and is not to be closed. */
+NIB_CHECKED nib_status nib_model_tokenizer(const nib_tokenizer **out, nib_model *model,
+                                           nib_err *err);
+
+typedef struct nib_tokenizer_facts {
+    size_t size;
+    int64_t vocab;    /* largest id + 1, added tokens included; some ids may have no token */
+    int32_t bos, eos; /* -1: none */
+    bool adds_bos;    /* NIB_TOKENIZE_ADD_SPECIAL puts BOS first */
+} nib_tokenizer_facts;
+NIB_API void nib_tokenizer_facts_get(const nib_tokenizer *tokenizer, nib_tokenizer_facts *out);
+
+enum {
+    NIB_TOKENIZE_ADD_SPECIAL = 1, /* the special tokens that belong around a text, such as BOS */
+    NIB_TOKENIZE_PARSE_SPECIAL =
+        2 /* special tokens spelled in the text ("<s>") become those tokens;
+                                      not for text from a user */
+};
+/* Token ids of `size` bytes of text: *ids [*count], released by nib_tokens_free. flags: 0 or
+ * NIB_TOKENIZE_*. NIB_BAD_INPUT: not UTF-8 (err has the byte); NIB_USAGE: an unknown flag. */
+NIB_CHECKED nib_status nib_tokenize(const nib_tokenizer *tokenizer, const char *text, size_t size,
+                                    unsigned flags, int32_t **ids, size_t *count, nib_err *err);
+/* Releases ids that nib_tokenize or nib_chat_encode returned for objects of this engine. */
+NIB_API void nib_tokens_free(nib_engine *engine, int32_t *ids);
 /* Writes the text of ids [count] to the sink in one call, with special tokens spelled out. Invalid
  * UTF-8 and ids without a token become U+FFFD. */
-NIB_CHECKED nib_status nib_detokenize(nib_model *model, const int32_t *ids, size_t count,
-                                      const nib_sink *sink, nib_err *err);
+NIB_CHECKED nib_status nib_detokenize(const nib_tokenizer *tokenizer, const int32_t *ids,
+                                      size_t count, const nib_sink *sink, nib_err *err);
 
 /* ---- conversations --------------------------------------------------------------------------- */
 
@@ -443,28 +487,46 @@ NIB_CHECKED nib_status nib_session_open(nib_session **out, nib_model *model, con
 NIB_API const nib_plan *nib_session_plan(const nib_session *session);
 NIB_API void nib_session_close(nib_session *session);
 
-/* One token of a ragged batch. */
+enum {
+    NIB_SLOT_LOGITS = 1, /* logits of the next token */
+    NIB_SLOT_HIDDEN = 2  /* the hidden state, after the final norm */
+};
+/* One token of a ragged batch. This struct never grows. */
 typedef struct nib_slot {
     int32_t sequence; /* 0 <= sequence < sequences */
     int32_t position; /* the next position of its sequence, in order */
     int32_t token;
-    bool logits; /* whether to compute its logits */
+    uint32_t outputs; /* NIB_SLOT_*: what to compute for it, besides its keys and values */
 } nib_slot;
 
 /* Runs one forward step over slots [count]: any sequences, each with its next positions in order.
- * *logits: f32 [slots with logits set][vocab], in slot order, valid until the next call; not set if
- * no slot asks for logits. On failure the sequences are unchanged, except that a sequence with more
- * than 512 slots may be empty if the model has attention windows. NIB_USAGE: no such sequence, or a
- * position that is not its next; NIB_BAD_INPUT: a token outside the vocabulary; NIB_NO_MEMORY: the
- * context is exceeded. */
+ * *logits: f32 [slots with NIB_SLOT_LOGITS][vocab], in slot order, valid until the next call; not
+ * set if no slot asks for logits. On failure the sequences are unchanged, except that a sequence
+ * with more than 512 slots may be empty if the model has attention windows. NIB_USAGE: no such
+ * sequence, a position that is not its next, or an unknown output; NIB_BAD_INPUT: a token outside
+ * the vocabulary; NIB_NO_MEMORY: the context is exceeded. */
 NIB_CHECKED nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
                                         const float **logits, nib_err *err);
+/* Hidden states of the last step: f32 [slots with NIB_SLOT_HIDDEN][width], in slot order, valid
+ * until the next step; NULL: no slot asked. The output layer multiplies these. */
+NIB_API const float *nib_session_hidden(const nib_session *session);
 /* Rolls a sequence back to `position`. NIB_USAGE: no such sequence, or layers with a window no
  * longer hold the keys and values before `position`. Rolling back 512 positions, or all, always
  * works. */
 NIB_CHECKED nib_status nib_session_truncate(nib_session *session, int32_t sequence,
                                             int32_t position, nib_err *err);
 NIB_API int64_t nib_session_vocab(const nib_session *session); /* logits per token */
+
+/* Writes the state of a sequence to the sink: its keys and values, and what they belong to
+ * (docs/formats.md). Not while a generator, a conversation or a service uses the session
+ * (NIB_USAGE). */
+NIB_CHECKED nib_status nib_session_save(nib_session *session, int32_t sequence,
+                                        const nib_sink *sink, nib_err *err);
+/* Replaces the state of a sequence by `size` such bytes. Its next position is *length. Any bytes are
+ * safe to load. NIB_BAD_INPUT: not a whole state; NIB_NOT_AS_ASKED: of other weights, or computed in
+ * other types than the session's (err names both); NIB_NO_MEMORY: longer than the context. */
+NIB_CHECKED nib_status nib_session_load(nib_session *session, int32_t sequence, const void *bytes,
+                                        size_t size, int32_t *length, nib_err *err);
 
 /* A token and the natural logarithm of its probability in the model's own distribution, before
  * temperature, filters and penalties. */
@@ -500,6 +562,21 @@ typedef struct nib_generate_options {
     void *on_logprobs_ctx;
     uint64_t reserved[4];
 } nib_generate_options;
+
+/* Draws tokens from logits as nib_generate does, for programs with a loop of their own. */
+typedef struct nib_sampler nib_sampler;
+
+/* Of the options, temperature, top_k, top_p, min_p, repeat_penalty and seed count; the others must
+ * be 0 (NIB_USAGE), because nothing here could do them. */
+NIB_CHECKED nib_status nib_sampler_open(nib_sampler **out, nib_session *session,
+                                        const nib_generate_options *options, nib_err *err);
+NIB_API void nib_sampler_close(nib_sampler *sampler);
+/* *token: the one that nib_generate would draw from logits [vocab] after tokens [count], which are
+ * the prompt and the tokens drawn so far. The same arguments give the same token. NIB_FAILED: a
+ * logit is not a number (err names its token). */
+NIB_CHECKED nib_status nib_sampler_draw(nib_sampler *sampler, const float *logits,
+                                        const int32_t *tokens, size_t count, int32_t *token,
+                                        nib_err *err);
 
 /* STOP: a stop string or an end-of-text token; LENGTH: max_tokens; CONTEXT: the context is full;
  * CANCELLED: progress returned false; the text written so far is valid. */
