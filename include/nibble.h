@@ -8,24 +8,43 @@
  * keeps globals.
  *
  * Conventions. A call that can fail returns nib_status, returns its result in *out, the first
- * argument (unchanged on failure), and takes `nib_err *err` last (NULL allowed). What an _open or
- * _make call returns is released by the matching _close or _free, which accept NULL; the objects it
- * was made from must live until then. Strings are UTF-8 and belong to the caller unless a comment
- * says otherwise. n = outputs, k = inputs, m = tokens. Arrays are row-major; shapes are in
- * brackets.
+ * argument (unchanged on failure), and takes `nib_err *err` last (NULL allowed). No other pointer
+ * may be NULL unless a comment says so. Strings are UTF-8, end with a zero, and belong to the
+ * caller unless a comment says otherwise. n = outputs, k = inputs, m = tokens. Arrays are
+ * row-major; shapes are in brackets.
  *
- * Options. 0 is the default of every member, so a struct that is zeroed, or initialized with the few
- * members that matter, asks for the defaults in the rest, and so does NULL for the whole struct. The
- * first member, `size`, is sizeof the struct or 0, which means its size in version 1. With it,
- * structs may grow: members that an application does not know have their default, and members that
- * the library does not know are NIB_UNSUPPORTED if they are set. `reserved` stays 0.
+ * Handles. What an _open or _make call returns is closed exactly once, by the matching _close or
+ * _free, which accept NULL; after that the handle must not be used. The order does not matter: an
+ * object keeps what it was made from, so a session still runs when its model and engine have been
+ * closed, and their memory is released with the last object. What a call returns from inside an
+ * object (a string, an array, a plan) lives until the object is closed.
+ *
+ * Options. 0 is the default of every member, so a struct that is zeroed, or initialized with the
+ * few members that matter, asks for the defaults in the rest, and so does NULL for the whole
+ * struct. The first member, `size`, is sizeof the struct or 0, which means its size in version 1.
+ * With it, structs may grow: members that an application does not know have their default, and
+ * members that the library does not know are NIB_UNSUPPORTED if they are set. `reserved` stays 0.
+ * The library copies options; what they point to is read during the call only, unless a comment
+ * says otherwise.
  *     nib_generate_options o = {.size = sizeof o, .prompt = "Once", .max_tokens = 8};
  * Results are structs of the same kind: set `size`, or zero them; the library fills in as many
- * members as fit.
+ * members as fit. Structs without a size never change. A bool is one byte, 0 or 1. The values of an
+ * enum never change, but later versions may return new ones.
  *
- * An engine and everything opened with it may be used by one thread at a time; several engines may
- * be used at once. Every call may return NIB_NO_MEMORY; a call that reads a file, NIB_IO and
- * NIB_BAD_INPUT; one that reports progress, NIB_CANCELLED. Other statuses are listed at the call.
+ * Threads. An engine and everything opened with it may be used by one thread at a time, unless a
+ * comment says otherwise; several engines may be used at once. A child process that was forked
+ * (while no call ran) has no worker threads: there, calls that run or measure something with an
+ * engine of its parent are NIB_USAGE. It may read what is open, close it, and open an engine of its
+ * own.
+ *
+ * Callbacks are called on the thread that called the library, unless a comment says otherwise. They
+ * must return: an exception or longjmp through the library loses memory, and a session that was
+ * running can then only be closed (calls that would run it are NIB_USAGE). They may call only
+ * functions whose objects are const, and nib_tokens_free.
+ *
+ * Every call may return NIB_NO_MEMORY; a call that reads a file, NIB_IO and NIB_BAD_INPUT; one that
+ * reports progress, NIB_CANCELLED; one with a sink, the sink's status. Other statuses are listed at
+ * the call.
  */
 #ifndef NIBBLE_H
 #define NIBBLE_H
@@ -56,36 +75,33 @@ extern "C" {
 
 /* ---- status and error ------------------------------------------------------------------------ */
 
-/* X(name, text, exit status of the program) */
-#define NIB_STATUS_LIST(X)                                                                         \
-    X(OK, "success", 0)                                                                            \
-    X(FAILED, "the operation failed", 1)                                                           \
-    X(USAGE, "an option or argument is wrong", 2)                                                  \
-    X(BAD_INPUT, "a file or value breaks its format", 3)                                           \
-    X(UNSUPPORTED, "the input is valid but not supported", 3)                                      \
-    X(NOT_AS_ASKED, "what was asked cannot be done, and nothing allowed a substitute", 4)          \
-    X(NO_MEMORY, "out of memory or a limit was reached", 5)                                        \
-    X(IO, "a file could not be read or written", 6)                                                \
-    X(EXISTS, "the output exists", 6)                                                              \
-    X(CHECK_FAILED, "a check failed", 8)                                                           \
-    X(CANCELLED, "cancelled", 130)
+typedef enum nib_status {
+    NIB_OK = 0,
+    NIB_FAILED = 1,       /* the operation failed */
+    NIB_USAGE = 2,        /* an option or argument is wrong */
+    NIB_BAD_INPUT = 3,    /* a file or value breaks its format */
+    NIB_UNSUPPORTED = 4,  /* the input is valid but not supported */
+    NIB_NOT_AS_ASKED = 5, /* what was asked cannot be done, and nothing allowed a substitute */
+    NIB_NO_MEMORY = 6,    /* out of memory, or a limit was reached */
+    NIB_IO = 7,           /* a file could not be read or written */
+    NIB_EXISTS = 8,       /* the output exists */
+    NIB_CHECK_FAILED = 9, /* a check failed */
+    NIB_CANCELLED = 10    /* a callback cancelled */
+} nib_status;
 
-#define X(name, text, code) NIB_##name,
-/* Values never change; new ones are added at the end. */
-typedef enum nib_status { NIB_STATUS_LIST(X) } nib_status;
-#undef X
-
-/* An error: status and a message with place, value, limit and remedy. */
+/* An error: status and a message with place, value, limit and remedy. Filled in on failure only. */
 typedef struct nib_err {
     nib_status status;
     char text[1024];
 } nib_err;
 
-NIB_API const char *nib_status_name(nib_status status); /* "BAD_INPUT" */
-NIB_API const char *nib_status_text(nib_status status);
-NIB_API int nib_status_exit(nib_status status);
+/* May be called by any thread. The strings are constants of the library. */
+NIB_API const char *nib_status_name(nib_status status); /* "BAD_INPUT"; else "UNKNOWN" */
+NIB_API const char *nib_status_text(nib_status status); /* "a file or value breaks its format" */
 NIB_API const char *nib_version(void); /* of the library; NIB_VERSION is that of the header */
 NIB_API int nib_version_number(void);  /* to compare with NIB_VERSION_NUMBER */
+/* The exit status of the program `nibble` for this status. */
+NIB_API int nib_status_exit(nib_status status);
 
 /* Zeroes a struct of options or results and sets its size, for languages without initializers:
  * nib_init(&o, sizeof o). */
@@ -93,24 +109,28 @@ NIB_API void nib_init(void *options, size_t size);
 
 /* ---- callbacks and common types -------------------------------------------------------------- */
 
-/* Receives text, JSON or generated bytes. A status other than NIB_OK stops the call. */
+/* Receives text, JSON or generated bytes: bytes [size], not ended by a zero. A status other than
+ * NIB_OK stops the call, which returns it. */
 typedef struct nib_sink {
     nib_status (*write)(void *ctx, const char *bytes, size_t size);
     void *ctx;
 } nib_sink;
 
 /* MARKDOWN is for tables (kernels, devices, recipes, timings); other reports treat it as TEXT. */
-typedef enum nib_form { NIB_FORM_TEXT, NIB_FORM_JSON, NIB_FORM_MARKDOWN } nib_form;
+typedef enum nib_form { NIB_FORM_TEXT = 0, NIB_FORM_JSON = 1, NIB_FORM_MARKDOWN = 2 } nib_form;
 
 /* resize(ctx, NULL, n) allocates, resize(ctx, p, 0) frees and returns NULL, else reallocates.
- * Results are aligned to 16 bytes; NULL for a positive size means out of memory. */
+ * Results are aligned to 16 bytes; NULL for a positive size means out of memory. Called by one
+ * thread at a time, unless a service is open, or several threads use a tokenizer or render
+ * chats. */
 typedef struct nib_allocator {
     void *(*resize)(void *ctx, void *old, size_t size);
     void *ctx;
 } nib_allocator;
 
-/* All optional. Called on the thread that called the library. progress returns false to cancel;
- * `what` names the stage, whose unit (bytes, layers, tokens) done and total count. */
+/* All optional. progress returns false to cancel; `what` names the stage, whose unit (bytes,
+ * layers, tokens) done and total count; total 0: unknown. log gets a line without its end. Strings
+ * live until the callback returns. Called until the last object of the engine is closed. */
 typedef struct nib_callbacks {
     bool (*progress)(void *ctx, const char *what, uint64_t done, uint64_t total);
     void (*log)(void *ctx, const char *line);
@@ -118,7 +138,7 @@ typedef struct nib_callbacks {
 } nib_callbacks;
 
 typedef struct nib_strings {
-    const char *const *items;
+    const char *const *items; /* [count]; NULL if there are none */
     size_t count;
 } nib_strings;
 
@@ -127,14 +147,18 @@ typedef struct nib_strings {
 typedef struct nib_engine nib_engine;
 
 /* AUTO: as much as this system has; ON: all of it, else NIB_NOT_AS_ASKED. */
-typedef enum nib_sandbox { NIB_SANDBOX_OFF, NIB_SANDBOX_AUTO, NIB_SANDBOX_ON } nib_sandbox;
+typedef enum nib_sandbox {
+    NIB_SANDBOX_OFF = 0,
+    NIB_SANDBOX_AUTO = 1,
+    NIB_SANDBOX_ON = 2
+} nib_sandbox;
 
 typedef struct nib_engine_options {
     size_t size;
     int threads;     /* 0: as many as this process may run on */
     const char *isa; /* highest instruction set to use: "ref", "avx2", "avx512", "avx512vnni",
                         "avx512bf16", "neon", "dotprod", "i8mm"; NULL: the best available */
-    const nib_allocator *allocator; /* NULL: malloc; copied */
+    const nib_allocator *allocator; /* NULL: malloc; its ctx must live as long as the callbacks' */
     nib_callbacks callbacks;
     const char *cache_path; /* file of this machine's measurements, read and written; NULL: none */
     /* If several processes share the cores of a machine, this one uses slice `slice` of `slices`;
@@ -188,19 +212,21 @@ NIB_CHECKED nib_status nib_model_open(nib_model **out, nib_engine *engine, const
                                       const nib_model_options *options, nib_err *err);
 NIB_API void nib_model_close(nib_model *model);
 
-/* What a model is, known without a session. Strings and arrays live as long as the model. */
+/* What a model is, known without a session. Strings and arrays belong to the model. */
 typedef struct nib_model_facts {
     size_t size;
-    const char
-        *architecture; /* as config.json or the GGUF spells it: "LlamaForCausalLM", "llama" */
-    int64_t context;   /* positions that the model was made for; 0: unknown */
-    int64_t vocab;     /* logits per token */
-    int64_t width, layers, heads, kv_heads, head_dim; /* width: values per hidden state */
-    const int32_t *ends;                              /* [end_count] tokens that end a text */
+    /* The class in transformers, "LlamaForCausalLM"; of a GGUF general.architecture, "llama" */
+    const char *architecture;
+    int64_t context; /* positions that the model was made for */
+    int64_t vocab;   /* logits per token */
+    int64_t width;   /* values per hidden state */
+    int64_t layers, heads, kv_heads, head_dim;
+    const int32_t *ends; /* [end_count] tokens that end a text */
     size_t end_count;
     const char *chat_template; /* Jinja; NULL: none */
 } nib_model_facts;
-/* Opens the tokenizer and the chat template, if there are any. NIB_USAGE: opened only to inspect. */
+/* Opens the tokenizer and the chat template, if there are any. NIB_USAGE: the model was opened only
+ * to inspect, or to convert an unknown architecture. */
 NIB_CHECKED nib_status nib_model_facts_get(nib_model *model, nib_model_facts *out, nib_err *err);
 
 /* ---- tokenizer ------------------------------------------------------------------------------- */
@@ -209,11 +235,15 @@ NIB_CHECKED nib_status nib_model_facts_get(nib_model *model, nib_model_facts *ou
  * allocator allows it. */
 typedef struct nib_tokenizer nib_tokenizer;
 
-/* Opens a tokenizer without a model. path: a tokenizer.json, a directory that has one, or a GGUF. */
+/* Opens a tokenizer without a model. path: a tokenizer.json, a directory that has one, or a GGUF.
+ * Tables that `nibble quantize --pack` put beside a tokenizer.json are used; if they cannot be, the
+ * log says why, and tokenizer.json is read. NIB_UNSUPPORTED: not BPE, or a component that is not
+ * supported. */
 NIB_CHECKED nib_status nib_tokenizer_open(nib_tokenizer **out, nib_engine *engine, const char *path,
                                           nib_err *err);
 NIB_API void nib_tokenizer_close(nib_tokenizer *tokenizer);
-/* The model's own, which lives as long as the model and is not to be closed. */
+/* The model's own, which belongs to the model. NIB_IO: it has none; other errors as above;
+ * NIB_BAD_INPUT: it has ids that the model does not have; NIB_USAGE as nib_model_facts_get. */
 NIB_CHECKED nib_status nib_model_tokenizer(const nib_tokenizer **out, nib_model *model,
                                            nib_err *err);
 
@@ -226,32 +256,34 @@ typedef struct nib_tokenizer_facts {
 NIB_API void nib_tokenizer_facts_get(const nib_tokenizer *tokenizer, nib_tokenizer_facts *out);
 
 enum {
-    NIB_TOKENIZE_ADD_SPECIAL = 1, /* the special tokens that belong around a text, such as BOS */
-    NIB_TOKENIZE_PARSE_SPECIAL =
-        2 /* special tokens spelled in the text ("<s>") become those tokens;
-                                      not for text from a user */
+    /* Adds the special tokens that belong around a text, such as BOS. */
+    NIB_TOKENIZE_ADD_SPECIAL = 1,
+    /* Special tokens spelled in the text ("<s>") become those tokens. Not for text from a user. */
+    NIB_TOKENIZE_PARSE_SPECIAL = 2
 };
 /* Token ids of `size` bytes of text: *ids [*count], released by nib_tokens_free. flags: 0 or
  * NIB_TOKENIZE_*. NIB_BAD_INPUT: not UTF-8 (err has the byte); NIB_USAGE: an unknown flag. */
 NIB_CHECKED nib_status nib_tokenize(const nib_tokenizer *tokenizer, const char *text, size_t size,
-                                    unsigned flags, int32_t **ids, size_t *count, nib_err *err);
-/* Releases ids that nib_tokenize or nib_chat_encode returned for objects of this engine. */
+                                    uint32_t flags, int32_t **ids, size_t *count, nib_err *err);
+/* Releases ids that nib_tokenize or nib_chat_encode returned for objects of this engine; NULL:
+ * nothing. May be called by any thread, if the engine's allocator allows it. */
 NIB_API void nib_tokens_free(nib_engine *engine, int32_t *ids);
-/* Writes the text of ids [count] to the sink in one call, with special tokens spelled out. Invalid
- * UTF-8 and ids without a token become U+FFFD. */
+/* Writes the text of ids [count] to the sink in one call, none if it is empty, with special tokens
+ * spelled out. Invalid UTF-8 and ids without a token become U+FFFD. */
 NIB_CHECKED nib_status nib_detokenize(const nib_tokenizer *tokenizer, const int32_t *ids,
                                       size_t count, const nib_sink *sink, nib_err *err);
 
 /* ---- conversations --------------------------------------------------------------------------- */
 
-/* A conversation and the inputs of its chat template. Zero-initialize for the defaults. */
+/* A conversation and the inputs of its chat template. */
 typedef struct nib_chat_options {
     size_t size;
-    const char *messages; /* JSON array of {"role": ..., "content": ..., ...} */
+    const char *messages; /* [messages_size] JSON array of {"role": ..., "content": ..., ...} */
     size_t messages_size;
-    const char *tools; /* JSON array; NULL: none */
+    const char *tools; /* [tools_size] JSON array; NULL: none */
     size_t tools_size;
-    const char *variables; /* JSON object: more variables of the template; NULL: none */
+    /* [variables_size] JSON object: more variables of the template; NULL: none */
+    const char *variables;
     size_t variables_size;
     const char *template_text; /* Jinja; NULL: the model's */
     bool no_generation_prompt; /* do not end the text with the start of an answer */
@@ -264,7 +296,8 @@ typedef struct nib_chat_options {
  * and nib_chat_write may be called by any thread at any time, if the engine's allocator allows it.
  * They call it themselves if needed. */
 NIB_CHECKED nib_status nib_chat_open(nib_model *model, nib_err *err);
-/* A sentence that names the unused one of several different templates; NULL: there is only one. */
+/* A sentence that names the unused one of several different templates; NULL: there is only one, or
+ * nib_chat_open was not called. */
 NIB_API const char *nib_chat_note(const nib_model *model);
 /* Token ids of a conversation: *ids [*count], released by nib_tokens_free. Text of messages, tools
  * and variables never becomes special tokens. NIB_UNSUPPORTED: the model has no template, or the
@@ -281,7 +314,7 @@ NIB_CHECKED nib_status nib_chat_write(nib_model *model, const nib_chat_options *
 
 typedef struct nib_plan nib_plan;
 
-/* A request to plan. Zero-initialize for the defaults. */
+/* A request to plan. */
 typedef struct nib_request {
     size_t size;
     const char *recipe;     /* a recipe name, or the path of a recipe file; NULL: as stored */
@@ -305,10 +338,10 @@ typedef struct nib_request {
     int64_t context;     /* tokens per sequence; 0: the smaller of the model's and 4,096 */
     int64_t sequences;   /* concurrent, each with its own KV cache; 0: 1 */
     uint64_t memory;     /* bytes of device memory that a run may use; 0: all */
-    int64_t
-        lookup;   /* generation: most tokens, up to 64, that prompt lookup drafts and checks in one
-                       step, without changing the text. 0: 15 where steps of several tokens give the
-                       same bits (on the CPU), else none; negative: none */
+    /* Generation: most tokens, up to 64, that prompt lookup drafts and checks in one step, without
+     * changing the text. 0: 15 where steps of several tokens give the same bits (on the CPU), else
+     * none; negative: none */
+    int64_t lookup;
     int ranks;    /* training: number of ranks; 0: 1 */
     bool exports; /* training: nib_train_options.out will name a directory */
     /* The options of the nib_generate call to come, so that the ledger lists those without effect;
@@ -323,7 +356,10 @@ typedef struct nib_request {
 NIB_CHECKED nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *request,
                                      nib_err *err);
 NIB_API void nib_plan_free(nib_plan *plan);
+/* NIB_NOT_AS_ASKED: something in the plan has no allowed way to run (err has the reasons and the
+ * option that would allow it), or a strict request met a setting that is not done as asked. */
 NIB_CHECKED nib_status nib_plan_status(const nib_plan *plan, nib_err *err);
+/* Every layer with its kernel, cost and reasons, then the ledger (docs/formats.md). */
 NIB_CHECKED nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *sink,
                                       nib_err *err);
 /* Only the ledger. JSON: an object with the members that every report has: layers, tensors,
@@ -372,14 +408,15 @@ typedef enum nib_asker {
     NIB_BY_REQUEST = 5 /* a member of a request to a service */
 } nib_asker;
 
-/* The names of their values: "kernel", "could", "without effect", "option". An unknown value: "unknown". */
+/* The names of their values: "kernel", "could", "without effect", "option". An unknown value:
+ * "unknown". */
 NIB_API const char *nib_rung_name(nib_rung rung);
 NIB_API const char *nib_verdict_name(nib_verdict verdict);
 NIB_API const char *nib_setting_relation_name(nib_setting_relation relation);
 NIB_API const char *nib_asker_name(nib_asker asker);
 
 /* A failed condition, or a note: a stable code, such as "n%128", and a sentence with the values.
- * nib_codes_write explains codes. This struct never grows. */
+ * nib_codes_write explains codes. */
 typedef struct nib_reason {
     const char *code, *text;
 } nib_reason;
@@ -387,12 +424,13 @@ typedef struct nib_reason {
 typedef struct nib_plan_facts {
     size_t size;
     const char *recipe, *device, *dtype, *cache; /* recipe NULL: as stored */
-    int64_t context, sequences, lookup;
+    int64_t context, sequences;                  /* tokens per sequence; sequences */
+    int64_t lookup;                              /* most drafted tokens per step */
     uint64_t weight_bytes, cache_bytes;
-    double token_s, bf16_token_s,
-        prefill_s;                  /* predicted: of a token, of one with bf16 weights, of a
-                                                prompt of 512 tokens; NaN: unknown */
-    size_t layers, settings, notes; /* entries to get */
+    /* Predicted seconds: of a token, of one with bf16 weights, of a prompt of 512 tokens; NaN:
+     * unknown. */
+    double token_s, bf16_token_s, prefill_s;
+    size_t layers, settings, notes;          /* entries to get */
     size_t asked, done, substituted, denied; /* linear layers; asked is the sum of the others */
 } nib_plan_facts;
 NIB_API void nib_plan_facts_get(const nib_plan *plan, nib_plan_facts *out);
@@ -442,8 +480,8 @@ typedef struct nib_plan_candidate {
     nib_verdict verdict;
     const nib_reason *reasons; /* [reason_count] every failed condition */
     size_t reason_count;
-    const char *consequence; /* what that engine then does; NULL */
-    const char *source;      /* "commit:path"; NULL */
+    const char *consequence; /* what that engine then does; NULL: nothing known */
+    const char *source;      /* "commit:path"; NULL: none */
 } nib_plan_candidate;
 
 /* A request that is not done exactly as asked, other than a layer's scheme and device. */
@@ -473,17 +511,20 @@ NIB_CHECKED nib_status nib_plan_note_get(const nib_plan *plan, size_t note, nib_
 
 /* ---- run ------------------------------------------------------------------------------------- */
 
+/* A generator, a chat session or a service has the session to itself until it is closed: until then
+ * other calls that run the session or change its sequences are NIB_USAGE. */
 typedef struct nib_session nib_session;
 
-/* Packs the weights as planned and allocates the KV cache for `sequences` sequences of the plan's
- * context. On a device it first allocates all memory and compiles every kernel. If the device
- * refuses something, it plans the same request again with another kernel or an allowed rung, or
- * fails with all reasons. NIB_NOT_AS_ASKED: a layer of the plan has no allowed kernel, or the
- * plan is for another machine; NIB_USAGE: the model was opened only to plan or to inspect. */
+/* Packs the weights as planned and allocates the KV cache for `sequences` sequences (at least 1) of
+ * the plan's context. On a device it first allocates all memory and compiles every kernel. If the
+ * device refuses something, it plans the same request again with another kernel or an allowed rung,
+ * or fails with all reasons. NIB_NOT_AS_ASKED: a layer of the plan has no allowed kernel, or the
+ * plan is for another machine; NIB_USAGE: the model was opened only to plan or to inspect, or the
+ * plan is of another model. */
 NIB_CHECKED nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan *plan,
                                         int sequences, nib_err *err);
 /* The plan that runs: the given one, or its replacement, whose ledger says what the device refused.
- * Lives as long as the session. */
+ * Belongs to the session. */
 NIB_API const nib_plan *nib_session_plan(const nib_session *session);
 NIB_API void nib_session_close(nib_session *session);
 
@@ -491,7 +532,7 @@ enum {
     NIB_SLOT_LOGITS = 1, /* logits of the next token */
     NIB_SLOT_HIDDEN = 2  /* the hidden state, after the final norm */
 };
-/* One token of a ragged batch. This struct never grows. */
+/* One token of a ragged batch. */
 typedef struct nib_slot {
     int32_t sequence; /* 0 <= sequence < sequences */
     int32_t position; /* the next position of its sequence, in order */
@@ -515,7 +556,8 @@ NIB_API const float *nib_session_hidden(const nib_session *session);
  * works. */
 NIB_CHECKED nib_status nib_session_truncate(nib_session *session, int32_t sequence,
                                             int32_t position, nib_err *err);
-NIB_API int64_t nib_session_vocab(const nib_session *session); /* logits per token */
+/* Logits per token. */
+NIB_API int64_t nib_session_vocab(const nib_session *session);
 
 /* Writes the state of a sequence to the sink: its keys and values, and what they belong to
  * (docs/formats.md). Not while a generator, a conversation or a service uses the session
@@ -533,7 +575,9 @@ NIB_CHECKED nib_status nib_session_load(nib_session *session, int32_t sequence, 
 typedef struct nib_token_logprob {
     int32_t id;
     double logprob;
-    const char *text; /* as it reads after other text; an incomplete character is U+FFFD */
+    const char *text; /* [text_size], and a zero: as it reads after other text; an incomplete
+                         character is U+FFFD */
+    size_t text_size;
 } nib_token_logprob;
 
 enum { NIB_LOGPROBS_MOST = 20 };
@@ -550,12 +594,12 @@ typedef struct nib_generate_options {
     double min_p;          /* (0.05) */
     double repeat_penalty; /* (1.0) */
     uint64_t seed;
-    nib_strings stop; /* text that ends generation and is not written */
-    bool ignore_eos;
-    const char *schema; /* JSON schema of the text; not with ignore_eos; NULL: none */
+    nib_strings stop;   /* text that ends generation and is not written */
+    bool ignore_eos;    /* tokens that end a text are not ends; not with a schema */
+    const char *schema; /* JSON schema of the text; NULL: none */
     /* 1 to NIB_LOGPROBS_MOST: on_logprobs is called with each new token, before its text is
-     * written, and with this many of the most likely tokens at its position; 0: on_logprobs must be
-     * NULL. */
+     * written, and with this many of the most likely tokens at its position, likeliest [count]; 0:
+     * on_logprobs must be NULL. */
     int64_t logprobs;
     void (*on_logprobs)(void *ctx, const nib_token_logprob *token,
                         const nib_token_logprob *likeliest, size_t count);
@@ -578,13 +622,13 @@ NIB_CHECKED nib_status nib_sampler_draw(nib_sampler *sampler, const float *logit
                                         const int32_t *tokens, size_t count, int32_t *token,
                                         nib_err *err);
 
-/* STOP: a stop string or an end-of-text token; LENGTH: max_tokens; CONTEXT: the context is full;
- * CANCELLED: progress returned false; the text written so far is valid. */
+/* STOP: a stop string or an end-of-text token, or the schema's value is complete; LENGTH:
+ * max_tokens; CONTEXT: the context is full; CANCELLED: progress returned false. */
 typedef enum nib_finish {
-    NIB_FINISH_STOP,
-    NIB_FINISH_LENGTH,
-    NIB_FINISH_CANCELLED,
-    NIB_FINISH_CONTEXT
+    NIB_FINISH_STOP = 0,
+    NIB_FINISH_LENGTH = 1,
+    NIB_FINISH_CANCELLED = 2,
+    NIB_FINISH_CONTEXT = 3
 } nib_finish;
 
 typedef struct nib_generate_stats {
@@ -592,31 +636,36 @@ typedef struct nib_generate_stats {
     int64_t prompt_tokens, new_tokens;
     int64_t cached_tokens; /* prompt tokens of a chat that were in the KV cache */
     double first_token_s, prefill_s, decode_s;
-    double token_s, predicted_token_s; /* time per token after the first, measured and planned;
+    double token_s, predicted_token_s;  /* time per token after the first, measured and planned;
                                           NaN: no such token, or unknown */
-    double decode_gb_per_s;            /* weights and cache read */
-    int64_t steps;                     /* after the prompt */
-    int64_t lookup, drafted, accepted; /* most tokens drafted per step; total drafted, accepted */
-    uint64_t weight_bytes, cache_bytes, peak_bytes;
+    double decode_gb_per_s;             /* weights and cache read */
+    int64_t steps;                      /* after the prompt */
+    int64_t lookup, drafted, accepted;  /* most tokens drafted per step; total drafted, accepted */
+    uint64_t weight_bytes, cache_bytes; /* of the session */
+    uint64_t peak_bytes;                /* of the process */
     nib_finish finish;
     double temperature, top_p, min_p, repeat_penalty; /* as used */
     int64_t top_k;
     uint64_t seed;
-    const char *sampler;   /* logits on a device: the kernel that sampled the tokens; else NULL */
+    const char *sampler;   /* logits on a device: the kernel that sampled the tokens; else NULL.
+                              Belongs to the library */
     char sampler_why[512]; /* why no kernel of the device did, and what was copied; or empty */
 } nib_generate_stats;
 
 /* Generates from the start of sequence 0 and streams the text to sink in whole code points. The
- * text continues the prompt, including the space between them if there is one. NIB_BAD_INPUT: the
- * schema is invalid; NIB_UNSUPPORTED: the schema has something that cannot be enforced. stats may
- * be NULL; they are filled in on failure, too. */
+ * text continues the prompt, including the space between them if there is one. If progress cancels,
+ * the text so far is valid and the call succeeds, unless the prompt was still being read
+ * (NIB_CANCELLED). stats may be NULL; they are filled in on failure, too. NIB_USAGE: an option is
+ * out of range, or the prompt is longer than the context; NIB_BAD_INPUT: the schema is invalid;
+ * NIB_UNSUPPORTED: the schema has something that cannot be enforced; NIB_FAILED: a logit is not a
+ * number. */
 NIB_CHECKED nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                                     const nib_sink *sink, nib_generate_stats *stats, nib_err *err);
 
 /* ---- generation, piece by piece -------------------------------------------------------------- */
 
-/* The same text as nib_generate writes for the same options, in pieces that the caller takes when it
- * wants them. A generator uses all sequences of the session until it is closed. */
+/* The same text as nib_generate writes for the same options, in pieces that the caller takes when
+ * it wants them. */
 typedef struct nib_generator nib_generator;
 
 typedef struct nib_piece {
@@ -629,7 +678,7 @@ typedef struct nib_piece {
     const nib_token_logprob *likeliest; /* [likeliest_count], the likeliest first */
     size_t likeliest_count;
     bool over;         /* the text is complete: no token, no text */
-    nib_finish finish; /* why, once it is over */
+    nib_finish finish; /* why it is over */
 } nib_piece;
 
 /* Strings of the options must live until the generator is closed, except the prompt. Errors as
@@ -639,9 +688,9 @@ NIB_CHECKED nib_status nib_generator_open(nib_generator **out, nib_session *sess
 /* Runs the model until there is a piece, which is valid until the next call. Once piece->over is
  * set, so is that of every later piece. A failed call fails again. */
 NIB_CHECKED nib_status nib_generator_next(nib_generator *generator, nib_piece *piece, nib_err *err);
-/* Statistics so far. */
+/* Statistics so far; at any time. */
 NIB_API void nib_generator_stats_get(nib_generator *generator, nib_generate_stats *out);
-/* May be called at any time, also before the text is over. */
+/* Also before the text is over. */
 NIB_API void nib_generator_close(nib_generator *generator);
 
 /* ---- chat: one conversation ------------------------------------------------------------------ */
@@ -649,9 +698,8 @@ NIB_API void nib_generator_close(nib_generator *generator);
 /* A conversation, and a KV cache of its unchanged beginning. */
 typedef struct nib_chat_session nib_chat_session;
 
-/* Uses all sequences of the session until it is closed. template_text: a chat template to use
- * instead of the model's, which must live as long; NULL: the model's. NIB_UNSUPPORTED: the model
- * has none. */
+/* template_text: a chat template to use instead of the model's, which must live as long; NULL: the
+ * model's. NIB_UNSUPPORTED: the model has none. */
 NIB_CHECKED nib_status nib_chat_session_open(nib_chat_session **out, nib_session *session,
                                              const char *template_text, nib_err *err);
 NIB_API void nib_chat_session_close(nib_chat_session *chat);
@@ -659,7 +707,7 @@ NIB_API void nib_chat_session_close(nib_chat_session *chat);
  * the part generated before progress cancelled it. options->prompt is not used; now: seconds since
  * 1970, for templates that print the date. On failure the conversation is unchanged. Parts that the
  * template drops are logged first; for a strict request they are NIB_NOT_AS_ASKED. NIB_USAGE: the
- * conversation is longer than the context. */
+ * conversation is longer than the context; other errors as nib_generate and nib_chat_encode. */
 NIB_CHECKED nib_status nib_chat_session_say(nib_chat_session *chat, const char *text,
                                             const nib_generate_options *options, int64_t now,
                                             const nib_sink *sink, nib_generate_stats *stats,
@@ -672,7 +720,8 @@ NIB_CHECKED nib_status nib_chat_session_system(nib_chat_session *chat, const cha
 /* Writes the conversation as JSON, in the form of OpenAI's `messages`. */
 NIB_CHECKED nib_status nib_chat_session_save(nib_chat_session *chat, const nib_sink *sink,
                                              nib_err *err);
-/* Replaces the conversation with `size` bytes of such JSON; `name` is for error messages. */
+/* Replaces the conversation with `size` bytes of such JSON; `name` is for error messages.
+ * NIB_BAD_INPUT: not such JSON; the conversation is unchanged. */
 NIB_CHECKED nib_status nib_chat_session_load(nib_chat_session *chat, const char *name,
                                              const char *text, size_t size, nib_err *err);
 

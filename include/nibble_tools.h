@@ -14,19 +14,22 @@ extern "C" {
 
 /* ---- tables that need no model --------------------------------------------------------------- */
 
-/* Tables that need no model: kernels, devices with their facts, recipes. */
+/* The kernels, with their conditions. */
 NIB_CHECKED nib_status nib_kernels_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                          nib_err *err);
+/* The devices here and the machines known by name, with their facts. */
 NIB_CHECKED nib_status nib_devices_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                          nib_err *err);
 /* One device, by name or by the path of its file. The JSON form is a file that nib_request.device
- * accepts. */
+ * accepts. NIB_USAGE: an unknown name; err suggests similar ones. */
 NIB_CHECKED nib_status nib_device_write(nib_engine *engine, const char *name, nib_form form,
                                         const nib_sink *sink, nib_err *err);
 /* Measures a CPU or device that is present (name NULL: all of them): copies, launches, and products
  * by the kernels that a plan uses. Takes some seconds each. Stores the results at the engine's
- * cache_path; plans predict from them. */
+ * cache_path, if it has one; plans predict from them. NIB_USAGE: an unknown name, or a machine that
+ * is not present. */
 NIB_CHECKED nib_status nib_devices_measure(nib_engine *engine, const char *name, nib_err *err);
+/* The recipes, with what they mean. */
 NIB_CHECKED nib_status nib_recipes_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                          nib_err *err);
 /* The supported model families: names in config.json and GGUF, and whether they train. */
@@ -59,16 +62,16 @@ NIB_CHECKED nib_status nib_verify(nib_model *model, nib_model *against, nib_form
 
 typedef struct nib_quantize_options {
     size_t size;
-    const nib_request *request; /* with a recipe; its device computes the same codes as the CPU, and
-                                   device NULL means the CPU */
-    const char *for_device; /* also plan the result for this machine; NULL: none */
-    const char *out;        /* a directory if the model is one, else a file */
-    const char *format;     /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; NULL:
+    const nib_request *request; /* required, with a recipe; its device computes the same codes as
+                                   the CPU, and device NULL means the CPU */
+    const char *for_device;     /* also plan the result for this machine; NULL: none */
+    const char *out;            /* required: a directory if the model is one, else a file */
+    const char *format;         /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; NULL:
                            torchao, or nibble with a ledger line */
-    const char *calibrate;  /* text file for -static recipes */
-    bool force;             /* replace an existing OUT: a file, a model directory or an empty one */
-    bool dry_run;           /* sizes and ledger only */
-    bool pack;              /* also write OUT/nibble.pack, weights packed for this machine, and
+    const char *calibrate;      /* text file for -static recipes; NULL: none */
+    bool force;   /* replace an existing OUT: a file, a model directory or an empty one */
+    bool dry_run; /* sizes and ledger only */
+    bool pack;    /* also write OUT/nibble.pack, weights packed for this machine, and
                            OUT/nibble.tokens, the tokenizer's tables */
     uint64_t reserved[4];
 } nib_quantize_options;
@@ -84,8 +87,8 @@ NIB_CHECKED nib_status nib_quantize(nib_model *model, const nib_quantize_options
 
 typedef struct nib_convert_options {
     size_t size;
-    const char *out;    /* a directory if the model is one, else a file */
-    const char *format; /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf", or
+    const char *out;    /* required: a directory if the model is one, else a file */
+    const char *format; /* required: "torchao", "nibble", "8da4w", "compressed-tensors", "gguf", or
                            "safetensors" for plain floats */
     const char *dtype;  /* of weights as plain floats: "f32", "f16", "bf16"; NULL: "f32" for
                            quantized ones. Norms and biases keep their type; the ledger says so */
@@ -110,8 +113,8 @@ NIB_CHECKED nib_status nib_convert(nib_model *model, const nib_convert_options *
 
 typedef struct nib_eval_options {
     size_t size;
-    const char *text_path; /* a text, or JSON lines with a `text` key (.jsonl) */
-    int64_t window;        /* 0: min(context, 4,096) */
+    const char *text_path; /* required: a text, or JSON lines with a `text` key (.jsonl) */
+    int64_t window;        /* tokens; 0: min(context, 4,096) */
     uint64_t reserved[4];
 } nib_eval_options;
 
@@ -119,22 +122,27 @@ typedef struct nib_eval_result {
     size_t size;
     double loss; /* nats per predicted token */
     double perplexity;
-    int64_t predicted;
-    double kl;             /* nats per predicted token, from the other session's distribution */
+    int64_t predicted;     /* tokens */
+    double kl;             /* nats per predicted token, from the other session's distribution; 0
+                              without another session, as the next */
     double top1_agreement; /* share of positions with the same most likely token, 0 to 1 */
     double seconds;
 } nib_eval_result;
 
 /* Measures the loss of a text, in sequence 0. against: a session of another model with the same
- * vocabulary to compare with, or NULL. NIB_USAGE: the window does not fit a context, or the
- * vocabularies differ; NIB_CHECK_FAILED: a loss is not finite. */
+ * vocabulary to compare with, or NULL. NIB_USAGE: no text, the window does not fit a context, or
+ * the vocabularies differ; NIB_CHECK_FAILED: a loss is not finite. */
 NIB_CHECKED nib_status nib_eval(nib_session *session, nib_session *against,
                                 const nib_eval_options *options, nib_eval_result *result,
                                 nib_err *err);
 
 /* ---- bench: time and predict ----------------------------------------------------------------- */
 
-enum { NIB_BENCH_CONTEXTS = 16, NIB_BENCH_BATCH = 512, NIB_BENCH_ROUNDS = 1000 };
+enum {
+    NIB_BENCH_CONTEXTS = 16, /* never changes: nib_bench_result has so many */
+    NIB_BENCH_BATCH = 512,   /* most sequences and rounds */
+    NIB_BENCH_ROUNDS = 1000
+};
 
 typedef struct nib_bench_speeds {
     double prefill_tokens_per_s, decode_tokens_per_s;
@@ -149,9 +157,12 @@ typedef struct nib_bench_round {
 
 /* llama.cpp's llama-bench, or a program with the same options and JSON output. */
 typedef struct nib_bench_peer {
-    const char *program;            /* a path, or a name to look up in PATH */
-    const char *model;              /* GGUF */
-    const char *const *environment; /* its environment: "NAME=value", ending with NULL; or NULL */
+    size_t size;
+    const char *program; /* required: a path, or a name to look up in PATH */
+    const char *model;   /* required: GGUF */
+    /* Its environment: "NAME=value", ending with NULL; NULL: none. */
+    const char *const *environment;
+    uint64_t reserved[4];
 } nib_bench_peer;
 
 /* Decoding after this many positions, in turn with an empty cache. */
@@ -176,7 +187,7 @@ typedef struct nib_bench_options {
     bool beside;
     const char *against;        /* path of that checkpoint; NULL: the model's own floats */
     const nib_bench_peer *peer; /* also timed in turn, with the same threads; NULL: none */
-    nib_bench_round *rounds;    /* [repeats], filled in; NULL: not needed */
+    nib_bench_round *rounds;    /* [repeats, or 5], filled in; NULL: not needed */
     uint64_t reserved[4];
 } nib_bench_options;
 
@@ -214,6 +225,7 @@ typedef struct nib_bench_result {
  * failed, with its last line in err; NIB_BAD_INPUT: its output cannot be parsed. */
 NIB_CHECKED nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                                  nib_bench_result *result, nib_err *err);
+
 /* Breaks down the time of prefill and decode by operation, with shares of the machine's rates.
  * Errors as nib_bench. */
 NIB_CHECKED nib_status nib_bench_operations(nib_session *session, const nib_bench_options *options,
@@ -253,16 +265,16 @@ typedef struct nib_advise_options {
     size_t size;
     const nib_request *request; /* only device (not "auto"), dtype and context are used; NULL: all
                                    defaults */
-    nib_strings recipes;   /* to compare with the model as stored; none: every base of `nibble
+    nib_strings recipes;        /* to compare with the model as stored; none: every base of `nibble
                             recipes`, with other group sizes, outputs and embeddings */
-    const char *text_path; /* measure the loss of this text; NULL: do not */
-    int64_t window;        /* as in nib_eval_options */
-    uint64_t memory;       /* bytes of device memory that may be used; 0: all */
-    double loss_budget;    /* nats per token over the model as stored; 0: 0.02; negative: none */
-    bool by_prefill;       /* rank by prefill speed, not decode speed */
-    bool dry_run;          /* predict without running */
-    const char *svg;       /* file for a plot of the frontier, overwritten; NULL: none */
-    const char *name;      /* name of the model in printed commands; NULL: its path */
+    const char *text_path;      /* measure the loss of this text; NULL: do not */
+    int64_t window;             /* as in nib_eval_options */
+    uint64_t memory;            /* bytes of device memory that may be used; 0: all */
+    double loss_budget; /* nats per token over the model as stored; 0: 0.02; negative: none */
+    bool by_prefill;    /* rank by prefill speed, not decode speed */
+    bool dry_run;       /* predict without running */
+    const char *svg;    /* file for a plot of the frontier, overwritten; NULL: none */
+    const char *name;   /* name of the model in printed commands; NULL: its path */
     uint64_t reserved[4];
 } nib_advise_options;
 
@@ -278,8 +290,9 @@ NIB_CHECKED nib_status nib_advise(nib_model *model, const nib_advise_options *op
 /* ---- service: concurrent requests with OpenAI's API ------------------------------------------ */
 
 /* Serves requests (calls) with a session's sequences. One thread runs them (nib_service_run); any
- * others may open, read and close calls, and write reports. The answer to a request does not depend
- * on other requests. */
+ * others may open, read and close calls, write reports and stop the service, at any time. The
+ * answer to a request does not depend on other requests. In a forked child they can only be
+ * closed. */
 typedef struct nib_service nib_service;
 typedef struct nib_call nib_call;
 
@@ -295,41 +308,43 @@ typedef struct nib_service_options {
     uint64_t reserved[4];
 } nib_service_options;
 
-/* The service has exclusive use of the session until it is closed. */
+/* NIB_USAGE: the session is in use, or the queue or the time limit is negative. */
 NIB_CHECKED nib_status nib_service_open(nib_service **out, nib_session *session,
                                         const nib_service_options *options, nib_err *err);
-/* Call after nib_service_run has returned and every call is closed. */
+/* Call after nib_service_run has returned. Calls that are still open can be read and closed. */
 NIB_API void nib_service_close(nib_service *service);
 /* Runs requests on this thread until nib_service_stop. If a step fails, its requests end with the
  * error, which is also logged. */
 NIB_API void nib_service_run(nib_service *service);
-/* NIB_OK; or NIB_IO, naming a mapped file of the model that another process wrote to. From then on
- * every request is refused with 503, because results would be invalid. */
+/* NIB_OK; NIB_IO, naming a mapped file of the model that another process wrote to: from then on
+ * every request is refused with 503, because results would be invalid; or NIB_USAGE:
+ * nib_service_run returned at once, in a forked child. */
 NIB_CHECKED nib_status nib_service_status(nib_service *service, nib_err *err);
 /* Refuses new requests and lets nib_service_run return once the current ones are done; a second
  * call ends them at once. */
 NIB_API void nib_service_stop(nib_service *service);
 
-typedef enum nib_route { NIB_ROUTE_CHAT, NIB_ROUTE_COMPLETIONS } nib_route;
+typedef enum nib_route { NIB_ROUTE_CHAT = 0, NIB_ROUTE_COMPLETIONS = 1 } nib_route;
 
 typedef struct nib_call_options {
     size_t size;
     nib_route route;
-    const char *body; /* [body_size] JSON; not used after nib_call_open */
+    const char *body; /* [body_size] JSON */
     size_t body_size;
     uint64_t client; /* the waiting client with the fewest running requests goes first */
     /* Cached prompt prefixes are not shared between tenants, who could otherwise find out what
      * others asked. */
     uint64_t tenant;
     int64_t now; /* seconds since 1970 */
-    /* Called when there is more to read, on a thread of the service or the one that runs it. It
-     * must not call the service. */
+    /* Called when there is more to read, on a thread of the service or the one that runs it; NULL:
+     * nobody waits. It must not call the service. */
     void (*ready)(void *ctx);
     void *ctx;
     uint64_t reserved[4];
 } nib_call_options;
 
-/* Errors in a request become its answer; this fails only if memory runs out. */
+/* Errors in a request become its answer; this fails only if memory runs out, or in a forked child
+ * (NIB_USAGE). */
 NIB_CHECKED nib_status nib_call_open(nib_call **out, nib_service *service,
                                      const nib_call_options *options, nib_err *err);
 /* Ends the call in any state; generation stops within a step. */
@@ -343,8 +358,10 @@ typedef struct nib_call_state {
     size_t left; /* bytes to read now */
     bool over;   /* no more bytes will come */
 } nib_call_state;
+/* How far the answer is. */
 NIB_API void nib_call_look(nib_call *call, nib_call_state *out);
-/* Moves the next bytes of the answer to out; returns their number. */
+/* Moves the next bytes of the answer, at most `size`, to out; returns their number, 0 if none are
+ * ready. */
 NIB_API size_t nib_call_read(nib_call *call, char *out, size_t size);
 
 typedef struct nib_call_stats {
@@ -360,19 +377,20 @@ typedef struct nib_call_stats {
 NIB_API void nib_call_stats_get(nib_call *call, nib_call_stats *out);
 
 typedef enum nib_report {
-    NIB_REPORT_MODELS,  /* GET /v1/models */
-    NIB_REPORT_MODEL,   /* GET /v1/models/NAME */
-    NIB_REPORT_HEALTH,  /* {"status": "ok"}, or "stopping" */
-    NIB_REPORT_METRICS, /* Prometheus text format */
-    NIB_REPORT_PLAN     /* the plan as JSON, as from `nibble plan --json` */
+    NIB_REPORT_MODELS = 0,  /* GET /v1/models */
+    NIB_REPORT_MODEL = 1,   /* GET /v1/models/NAME */
+    NIB_REPORT_HEALTH = 2,  /* {"status": "ok"}, or "stopping" */
+    NIB_REPORT_METRICS = 3, /* Prometheus text format */
+    NIB_REPORT_PLAN = 4     /* the plan as JSON, as from `nibble plan --json` */
 } nib_report;
+/* Writes a report. */
 NIB_CHECKED nib_status nib_service_write(nib_service *service, nib_report report,
                                          const nib_sink *sink, nib_err *err);
 /* Writes the body of an error in OpenAI's form, for requests that never become calls. param, code:
  * NULL becomes null. */
 NIB_CHECKED nib_status nib_error_write(int http, const char *message, const char *param,
                                        const char *code, const nib_sink *sink, nib_err *err);
-/* The name under which the model is served. */
+/* The name under which the model is served. Belongs to the service. */
 NIB_API const char *nib_service_name(const nib_service *service);
 
 /* ---- train ----------------------------------------------------------------------------------- */
@@ -385,7 +403,7 @@ typedef struct nib_ranks_options {
     size_t size;
     int asked;                      /* minimum number of ranks; 0: any */
     double timeout_s;               /* how long a rank waits for another; 0: 100 */
-    const nib_allocator *allocator; /* NULL: malloc; copied */
+    const nib_allocator *allocator; /* NULL: malloc */
     uint64_t reserved[4];
 } nib_ranks_options;
 
@@ -438,7 +456,7 @@ NIB_CHECKED nib_status nib_bench_train(nib_model *model, const nib_plan *plan, i
 
 typedef struct nib_plot_options {
     size_t size;
-    nib_strings runs;  /* metrics files, or directories with a metrics.jsonl */
+    nib_strings runs;  /* required: metrics files, or directories with a metrics.jsonl */
     const char *value; /* the metric to draw; NULL: "loss" */
     int64_t smooth;    /* also draw the mean of this many points up to each; 0: none */
     const char *out;   /* a file, overwritten; NULL: write to sink */
