@@ -62,6 +62,7 @@ struct nib_pool {
     nib_allocator allocator;
     worker *workers; /* [threads]; 0 is the caller */
     int threads;
+    pid_t process; /* that the workers belong to */
     bool spin, pinned;
     /* The job. Padding keeps fields that are written often on cache lines of their own. */
     nib_pool_job job;
@@ -480,6 +481,13 @@ static bool pin_workers(nib_pool *pool)
 /* ---- life ---- */
 
 /* Stops the workers and frees the pool; `started` counts running workers and the caller. */
+static void free_pool(nib_pool *pool)
+{
+    const nib_allocator a = pool->allocator;
+    nib__release(&a, pool->workers);
+    nib__release(&a, pool);
+}
+
 static void stop_and_free(nib_pool *pool, int started)
 {
     atomic_store(&pool->stop, true);
@@ -489,9 +497,7 @@ static void stop_and_free(nib_pool *pool, int started)
         pthread_join(pool->workers[i].thread, NULL);
     pthread_cond_destroy(&pool->changed);
     pthread_mutex_destroy(&pool->lock);
-    const nib_allocator a = pool->allocator;
-    nib__release(&a, pool->workers);
-    nib__release(&a, pool);
+    free_pool(pool);
 }
 
 /* Starts the workers with signals blocked, because signals are for the program's own threads.
@@ -550,6 +556,7 @@ nib_status nib__pool_open_share(nib_pool **out, int threads, nib_share share,
     pool->allocator = *a;
     pool->workers = workers;
     pool->threads = threads;
+    pool->process = getpid();
     pool->spin = threads <= cores;
     /* Start at job 1: workers begin with 0 as the last job seen. */
     atomic_init(&pool->gate, NUMBER);
@@ -570,9 +577,15 @@ nib_status nib__pool_open_share(nib_pool **out, int threads, nib_share share,
     return NIB_OK;
 }
 
+bool nib__pool_forked(const nib_pool *pool) { return pool->process != getpid(); }
+
 void nib__pool_close(nib_pool *pool)
 {
-    if (pool != NULL)
+    if (pool == NULL)
+        return;
+    if (nib__pool_forked(pool))
+        free_pool(pool); /* the workers, who wait for `changed`, are in another process */
+    else
         stop_and_free(pool, pool->threads);
 }
 

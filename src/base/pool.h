@@ -30,6 +30,9 @@ nib_status nib__pool_open(nib_pool **out, int threads, const nib_allocator *a, n
 nib_status nib__pool_open_share(nib_pool **out, int threads, nib_share share,
                                 const nib_allocator *a, nib_err *err);
 void nib__pool_close(nib_pool *pool);
+/* Whether this process was forked from the one that opened the pool. It has no workers: it may only
+ * close the pool. */
+bool nib__pool_forked(const nib_pool *pool);
 int nib__pool_threads(const nib_pool *pool);
 bool nib__pool_pinned(const nib_pool *pool);
 int nib__cores_allowed(void);

@@ -42,11 +42,11 @@ nib_status nib__options_read(void *out, size_t size, size_t used, const void *gi
     return NIB_OK;
 }
 
-void nib__result_write(void *out, const void *result, size_t size)
+void nib__result_write(void *out, const void *result, size_t size, size_t first)
 {
     if (out == NULL)
         return;
-    const size_t given = size_of(out, size), theirs = given < size ? given : size;
+    const size_t given = size_of(out, first), theirs = given < size ? given : size;
     if (theirs <= sizeof theirs)
         return;
     memcpy((char *)out + sizeof theirs, (const char *)result + sizeof theirs,

@@ -11,9 +11,18 @@ static const struct {
     const char *name, *text;
     int exit;
 } statuses[] = {
-#define X(name, text, code) {#name, text, code},
-    NIB_STATUS_LIST(X)
-#undef X
+    [NIB_OK] = {"OK", "success", 0},
+    [NIB_FAILED] = {"FAILED", "the operation failed", 1},
+    [NIB_USAGE] = {"USAGE", "an option or argument is wrong", 2},
+    [NIB_BAD_INPUT] = {"BAD_INPUT", "a file or value breaks its format", 3},
+    [NIB_UNSUPPORTED] = {"UNSUPPORTED", "the input is valid but not supported", 3},
+    [NIB_NOT_AS_ASKED] = {"NOT_AS_ASKED",
+                          "what was asked cannot be done, and nothing allowed a substitute", 4},
+    [NIB_NO_MEMORY] = {"NO_MEMORY", "out of memory or a limit was reached", 5},
+    [NIB_IO] = {"IO", "a file could not be read or written", 6},
+    [NIB_EXISTS] = {"EXISTS", "the output exists", 6},
+    [NIB_CHECK_FAILED] = {"CHECK_FAILED", "a check failed", 8},
+    [NIB_CANCELLED] = {"CANCELLED", "cancelled", 130},
 };
 
 static bool is_status(nib_status status)

@@ -21,6 +21,10 @@ static void log_crowded(const nib_engine *e, const nib_engine_options *o, int co
 
 static nib_status open_parts(nib_engine *e, const nib_engine_options *o, nib_err *err)
 {
+    if (o->sandbox < NIB_SANDBOX_OFF || o->sandbox > NIB_SANDBOX_ON)
+        return nib__fail(err, NIB_USAGE,
+                         "nib_engine_options.sandbox is %d, which is not a nib_sandbox",
+                         (int)o->sandbox);
     NIB_TRY(nib__cpu_isa_mask(&e->isa, o->isa, err));
     e->asked_threads = o->threads;
     snprintf(e->asked_isa, sizeof e->asked_isa, "%s", o->isa != NULL ? o->isa : "");
@@ -62,9 +66,20 @@ nib_status nib_engine_open(nib_engine **out, const nib_engine_options *options, 
     return NIB_OK;
 }
 
+void nib__engine_hold(nib_engine *engine) { nib__holders_add(&engine->holders); }
+
+nib_status nib__engine_check(const nib_engine *engine, nib_err *err)
+{
+    if (!nib__pool_forked(engine->pool))
+        return NIB_OK;
+    return nib__fail(err, NIB_USAGE,
+                     "the engine was opened before this process was forked, so its threads and "
+                     "devices are not here; open an engine after the fork");
+}
+
 void nib_engine_close(nib_engine *engine)
 {
-    if (engine == NULL)
+    if (engine == NULL || !nib__holders_leave(&engine->holders))
         return;
     const nib_allocator a = engine->allocator;
     for (size_t i = 0; i < engine->gpu_count; i++)
@@ -97,6 +112,7 @@ static nib_status load_tuned(nib_engine *engine, nib_err *err)
 
 nib_status nib__engine_measure(nib_engine *engine, nib_err *err)
 {
+    NIB_TRY(nib__engine_check(engine, err));
     if (engine->measured)
         return NIB_OK;
     NIB_TRY(nib__machine_measure(&engine->here, engine->pool, engine->cache_path,
@@ -110,6 +126,7 @@ nib_status nib__engine_measure(nib_engine *engine, nib_err *err)
 
 nib_status nib__engine_find_gpus(nib_engine *engine, nib_err *err)
 {
+    NIB_TRY(nib__engine_check(engine, err));
     if (engine->gpus != NULL)
         return NIB_OK;
     nib_gpu_found *found = nib__calloc(&engine->allocator, NIB_GPUS_MAX, sizeof *found);

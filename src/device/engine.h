@@ -6,11 +6,13 @@
 #define NIB_ENGINE_H
 
 #include "gpu.h"
+#include "holders.h"
 #include "pool.h"
 #include "sandbox.h"
 #include "tuned.h"
 
 struct nib_engine {
+    nib_holders holders; /* the application, and models */
     nib_allocator allocator;
     nib_callbacks callbacks;
     nib_pool *pool;
@@ -29,6 +31,11 @@ struct nib_engine {
     nib_sandbox sandbox;
 };
 
+/* Keeps the engine until nib_engine_close is called once more. */
+void nib__engine_hold(nib_engine *engine);
+/* NIB_USAGE in a forked child, which has no worker threads and no devices. Every call that needs
+ * them begins with it. */
+nib_status nib__engine_check(const nib_engine *engine, nib_err *err);
 /* Measures this machine and reads the tuned kernel orders; later calls do nothing. */
 nib_status nib__engine_measure(nib_engine *engine, nib_err *err);
 /* Searches for GPUs; later calls do nothing. */

@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <inttypes.h>
+#include <unistd.h>
 
 static const nib_gpu_driver *const drivers[] = {&nib__driver_cuda, &nib__driver_opencl};
 
@@ -57,7 +58,11 @@ nib_status nib__gpu_open(nib_gpu **out, const nib_gpu_found *found, double limit
     nib_gpu *gpu = nib__calloc(a, 1, sizeof *gpu);
     if (gpu == NULL)
         return nib__fail_memory(err, sizeof *gpu, "a device");
-    *gpu = (nib_gpu){.found = found, .allocator = a, .limit_s = limit_s, .next = FIRST_ADDRESS};
+    *gpu = (nib_gpu){.found = found,
+                     .allocator = a,
+                     .limit_s = limit_s,
+                     .process = getpid(),
+                     .next = FIRST_ADDRESS};
     const nib_status status = found->driver->open(gpu, err);
     if (status != NIB_OK) {
         nib__gpu_close(gpu);
@@ -72,10 +77,13 @@ void nib__gpu_close(nib_gpu *gpu)
     if (gpu == NULL)
         return;
     const nib_allocator *a = gpu->allocator;
-    nib__gpu_forget_launches(gpu);
-    for (size_t i = 0; i < gpu->count; i++)
+    const bool own = gpu->process == getpid();
+    if (own)
+        nib__gpu_forget_launches(gpu);
+    for (size_t i = 0; i < gpu->count && own; i++)
         gpu->found->driver->release(gpu, gpu->pieces[i].handle);
-    gpu->found->driver->close(gpu);
+    if (own)
+        gpu->found->driver->close(gpu);
     nib__release(a, gpu->pieces);
     nib__release(a, gpu);
 }
@@ -160,7 +168,7 @@ nib_status nib__gpu_shadow(nib_gpu *gpu, void *host, uint64_t bytes, nib_err *er
 void nib__gpu_free(nib_gpu *gpu, void *address)
 {
     const nib_gpu_piece *piece = nib__gpu_piece(gpu, address);
-    if (piece == NULL)
+    if (piece == NULL || gpu->process != getpid())
         return;
     const size_t at = (size_t)(piece - gpu->pieces);
     gpu->found->driver->release(gpu, piece->handle);

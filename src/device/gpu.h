@@ -13,6 +13,8 @@
 #include "kernel.h"
 #include "machine.h"
 
+#include <sys/types.h>
+
 enum { NIB_GPUS_MAX = 16 };
 
 /* A device that was found. */
@@ -130,6 +132,7 @@ struct nib_gpu {
     const nib_gpu_found *found;
     const nib_allocator *allocator;
     double limit_s;
+    pid_t process;         /* that opened it: drivers do not work in forked ones */
     bool emulates;         /* tests: the sources emulate instructions that the device lacks */
     void *state;           /* the driver's */
     nib_gpu_piece *pieces; /* by address */
