@@ -75,6 +75,7 @@ static int open_cold(run_context *r, cold_start *c, nib_engine *engine, const se
     const nib_request request = request_of(s);
     nib_slot slots[COLD_TOKENS];
     const float *logits;
+    const nib_tokenizer *tokenizer;
     int32_t *ids;
     size_t count;
     nib_err err;
@@ -89,9 +90,11 @@ static int open_cold(run_context *r, cold_start *c, nib_engine *engine, const se
     if (nib_session_open(&r->session, r->model, r->plan, sequences, &err) != NIB_OK)
         return fail(&err);
     end_stage(c, COLD_WEIGHTS);
-    c->has_tokenizer = nib_tokenize(r->model, "a", 1, true, &ids, &count, NULL) == NIB_OK;
+    c->has_tokenizer =
+        nib_model_tokenizer(&tokenizer, r->model, NULL) == NIB_OK &&
+        nib_tokenize(tokenizer, "a", 1, NIB_TOKENIZE_ADD_SPECIAL, &ids, &count, NULL) == NIB_OK;
     if (c->has_tokenizer)
-        nib_tokens_free(r->model, ids);
+        nib_tokens_free(engine, ids);
     end_stage(c, COLD_TOKENIZER);
     c->tokens = s->context > 0 && s->context < COLD_TOKENS ? (int)s->context : COLD_TOKENS;
     for (int i = 0; i < c->tokens; i++)
@@ -388,7 +391,8 @@ static int count_sequences(const settings *s)
 static int bench_model(nib_engine *engine, const settings *s, const char *path)
 {
     int64_t contexts[NIB_BENCH_CONTEXTS];
-    const nib_bench_peer peer = {s->peer, s->peer_model, (const char *const *)environ};
+    const nib_bench_peer peer = {
+        .program = s->peer, .model = s->peer_model, .environment = (const char *const *)environ};
     const long long repeats = s->repeats ? s->repeats : REPEATS;
     run_context r;
     report p = {.s = s,

@@ -65,7 +65,7 @@ static nib_status calibrate_on_text(nib_session *session, const char *text_path,
     char *text;
     size_t size, count;
     int32_t *ids;
-    NIB_TRY(nib__model_tokenizer(model, &tokenizer, err));
+    NIB_TRY(nib_model_tokenizer(&tokenizer, model, err));
     NIB_TRY(nib__file_read(&text, &size, text_path, CALIBRATE_TEXT_MAX, a, err));
     nib_status status =
         nib__tokenizer_encode(tokenizer, text, size, NIB_ENCODE_ADD_SPECIAL, &ids, &count, err);

@@ -14,9 +14,11 @@ struct nib_chat {
     nib_arena arena;
     nib_template *template, *tools; /* tools: for conversations with tools; either may be NULL */
     nib_chat_files files;
-    nib_status status; /* of opening the model's template */
+    bool found;        /* its files were read */
+    const char *text;  /* the model's template; NULL: none */
+    nib_status status; /* of opening it */
     nib_err err;
-    nib_err unread;   /* why its files cannot be read; status NIB_OK: they were */
+    nib_err unread;   /* why its files or the tokenizer cannot be read; status NIB_OK: they were */
     const char *note; /* NULL: nothing to say */
 };
 
@@ -95,11 +97,11 @@ static nib_status find_template(nib_chat *c, const nib_model *m, const nib_chat_
     const char *directory;
     NIB_TRY(tokenizer_directory(c, m, &directory, err));
     NIB_TRY(nib__chat_files_read(&c->files, directory, &c->arena, err));
-    const nib_checkpoint *cp = m->net.checkpoint;
-    const nib_gguf *gguf = cp != NULL ? nib__checkpoint_gguf(cp) : NULL;
+    const char *path;
+    const nib_gguf *gguf = nib__model_gguf(m, &path);
     all[0] = c->files.own;
-    if (gguf != NULL && m->tokenizer_path == NULL)
-        NIB_TRY(read_gguf(c, &all[1], gguf, nib__checkpoint_path(cp), err));
+    if (gguf != NULL)
+        NIB_TRY(read_gguf(c, &all[1], gguf, path, err));
     all[2] = c->files.config;
     return choose_template(c, all, 3, out, err);
 }
@@ -110,8 +112,11 @@ static nib_status open_chat(nib_chat *c, nib_model *m, nib_err *err)
     const nib_allocator *a = &m->engine->allocator;
     const nib_chat_source *f = NULL;
     nib_chat_source all[3] = {{.text = {.text = NULL}}};
-    NIB_TRY(nib__model_tokenizer(m, &t, err));
+    NIB_TRY(nib__model_runs(m, err));
     NIB_TRY(find_template(c, m, &f, all, err));
+    c->found = true;
+    c->text = f != NULL ? f->text.text : NULL;
+    NIB_TRY(nib_model_tokenizer(&t, m, err));
     if (c->files.token_count == 0) {
         name_token(c, t, nib__tokenizer_bos(t), "bos_token");
         name_token(c, t, nib__tokenizer_eos(t), "eos_token");
@@ -168,6 +173,16 @@ nib_status nib__chat_check(nib_model *model, nib_err *err)
     NIB_TRY(nib_chat_open(model, err));
     const nib_chat *c = model->chat;
     return c->status == NIB_OK ? NIB_OK : nib__fail(err, c->status, "%s", c->err.text);
+}
+
+nib_status nib__chat_text(const char **out, nib_model *model, nib_err *err)
+{
+    nib_err why; /* a model without a tokenizer may have a template */
+    const nib_status status = nib_chat_open(model, &why);
+    if (model->chat == NULL || !model->chat->found)
+        return nib__fail(err, status, "%s", why.text);
+    *out = model->chat->text;
+    return NIB_OK;
 }
 
 const char *nib_chat_note(const nib_model *model)

@@ -13,6 +13,7 @@
 typedef struct nib_chat nib_chat;
 
 struct nib_model {
+    nib_holders holders; /* the application, plans and sessions */
     nib_engine *engine;
     nib_network net;
     nib_tokenizer *tokenizer;  /* NULL until needed */
@@ -26,7 +27,11 @@ struct nib_model {
     bool packed_due;       /* a session must write it */
     const char *cache_dir; /* as given; NULL: none */
     const char *tables;    /* where a session must write the tokenizer's tables; NULL: nowhere */
+    int32_t ends[NIB_EOS_MAX]; /* of nib_model_facts */
 };
+
+/* Keeps the model until nib_model_close is called once more. */
+void nib__model_hold(nib_model *model);
 
 /* NIB_USAGE for a model opened only for inspection or conversion. */
 nib_status nib__model_runs(const nib_model *model, nib_err *err);
@@ -39,7 +44,7 @@ nib_status nib__tokenizer_file(const char **out, const char *at, nib_arena *aren
 /* Adds settings for what the tokenizer's files ask and Nibble does not do. */
 void nib__model_say_tokenizer(const nib_model *model, nib_ledger *ledger);
 /* Opens the tokenizer from the tables beside it, once. If the tables cannot be used, a note says
- * why, and nib__model_tokenizer opens it without them. */
+ * why, and nib_model_tokenizer opens it without them. */
 void nib__model_tables(nib_model *model);
 void nib__chat_close(nib_chat *chat);
 /* Opens the model's chat template; fails if it has none that can be used. */
@@ -58,9 +63,16 @@ nib_status nib__chat_encode(nib_model *model, const nib_chat_options *options,
  * names of messages, the first of each role; and variables that the template does not read. */
 nib_status nib__chat_settings(nib_ledger *ledger, nib_model *model, const nib_chat_options *options,
                               nib_asker by, nib_err *err);
-/* Opens the tokenizer on the first call. */
-nib_status nib__model_tokenizer(nib_model *model, const nib_tokenizer **out, nib_err *err);
-/* What options ask of sampling: negative is not given, and what is turned off has its value for that. */
+/* Whether there is a tokenizer to open, sound or not. */
+nib_status nib__model_has_tokenizer(bool *out, const nib_model *model, nib_err *err);
+/* The model's GGUF and its path; NULL, with *path unchanged, if it has none or a tokenizer was
+ * named instead. */
+const nib_gguf *nib__model_gguf(const nib_model *model, const char **path);
+/* The model's chat template as text, whether it can be used or not; NULL: none. Fails only if its
+ * files cannot be read, or memory runs out. */
+nib_status nib__chat_text(const char **out, nib_model *model, nib_err *err);
+/* What options ask of sampling: negative is not given, and what is turned off has its value for
+ * that. */
 nib_sampling nib__asked_sampling(const nib_generate_options *options);
 /* Sampling parameters: those asked for, else generation_config.json, else llama.cpp's defaults. */
 nib_sampling nib__model_sampling(const nib_model *model, const nib_sampling *asked);

@@ -567,6 +567,7 @@ static nib_status note_unread(nib_network *net, const nib_err *why, nib_err *err
 static nib_status open_gguf(nib_network *net, const char *path, nib_network_use use, nib_err *err)
 {
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
+    net->described = net->checkpoint;
     nib_err why;
     const nib_status status =
         nib__config_gguf(&net->config, net->checkpoint, &net->arena, &net->notes, &why);
@@ -581,10 +582,8 @@ static nib_status open_gguf(nib_network *net, const char *path, nib_network_use 
     NIB_TRY(list_sites(net, err));
     if (use == NIB_NETWORK_RUN || use == NIB_NETWORK_CONVERT)
         return check_sites(net, use, err);
-    if (use == NIB_NETWORK_CONFIG) {
-        nib__checkpoint_close(net->checkpoint);
+    if (use == NIB_NETWORK_CONFIG)
         net->checkpoint = NULL;
-    }
     return NIB_OK;
 }
 
@@ -661,6 +660,8 @@ nib_status nib__network_open_with(nib_network *out, nib_engine *engine, const ch
 
 void nib__network_close(nib_network *network)
 {
+    if (network->described != network->checkpoint)
+        nib__checkpoint_close(network->described);
     nib__checkpoint_close(network->checkpoint);
     nib__ledger_free(&network->notes);
     nib__arena_free(&network->arena);

@@ -40,6 +40,8 @@ typedef struct nib_network {
     nib_config config;
     nib_generation generation;
     nib_checkpoint *checkpoint; /* NULL: config only */
+    nib_checkpoint *described;  /* the GGUF whose keys are the config: the checkpoint, unless only
+                                   the config is needed; NULL: config.json or params.json is */
     const char *path;           /* what was opened */
     const char *directory;      /* directory of config.json */
     nib_graph graph;            /* built from config.json; empty for an unsupported architecture */

@@ -15,8 +15,6 @@
 #include "ledger.h"
 #include "text.h"
 
-typedef struct nib_tokenizer nib_tokenizer;
-
 enum {
     /* Limit on the vocabulary size; ids are smaller. */
     NIB_TOKENIZER_IDS = 4 * 1024 * 1024,
@@ -24,10 +22,10 @@ enum {
 
 enum {
     /* Add the tokens of the post-processor, such as BOS and EOS. */
-    NIB_ENCODE_ADD_SPECIAL = 1,
+    NIB_ENCODE_ADD_SPECIAL = NIB_TOKENIZE_ADD_SPECIAL,
     /* Map a special token written in the text to its id. For text that the program writes, such as
      * the output of a chat template. Without it, "</s>" in user text is encoded as plain text. */
-    NIB_ENCODE_PARSE_SPECIAL = 2,
+    NIB_ENCODE_PARSE_SPECIAL = NIB_TOKENIZE_PARSE_SPECIAL,
     /* Drop characters that the tokenizer cannot encode, as Hugging Face's tokenizers do. Without it
      * they are an error. */
     NIB_ENCODE_DROP_UNKNOWN = 4,

@@ -77,7 +77,7 @@ static nib_status open_data(nib_trainer *t, nib_err *err)
                          "lines with a \"text\" key (.jsonl)");
     nib_data_options options = {
         .path = c->dataset, .vocab = nib__network_embed(&t->model->net)->n, .length = c->sequence};
-    NIB_TRY(nib__model_tokenizer(t->model, &options.tokenizer, err));
+    NIB_TRY(nib_model_tokenizer(&options.tokenizer, t->model, err));
     NIB_TRY(nib__data_open(&t->data, t->engine, &options, err));
     return hash_tokenizer(t, err);
 }

@@ -45,7 +45,7 @@ static nib_status open_data(nib_validation *v, nib_err *err)
                                 .vocab = nib__network_embed(&t->model->net)->n,
                                 .length = t->config->sequence,
                                 .quiet = true}; /* count_batches reads past its end */
-    NIB_TRY(nib__model_tokenizer(t->model, &options.tokenizer, err));
+    NIB_TRY(nib_model_tokenizer(&options.tokenizer, t->model, err));
     NIB_TRY(nib__data_open(&v->data, t->engine, &options, err));
     NIB_TRY(count_batches(v, err));
     v->losses = nib__calloc(&t->engine->allocator, (uint64_t)v->count, sizeof *v->losses);
