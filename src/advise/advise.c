@@ -536,6 +536,7 @@ nib_status nib_advise(nib_model *model, const nib_advise_options *options, nib_f
     nib_advice v = {.model = model, .options = &o};
     nib_err own; /* the report includes the error of a failed recipe in any case */
     err = err != NULL ? err : &own;
+    NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(check_options(model, v.options, err));
     nib__arena_init(&v.arena, &model->engine->allocator, 0);
     nib__ledger_init(&v.said, &model->engine->allocator);

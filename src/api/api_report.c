@@ -154,6 +154,9 @@ static void put_health(nib_text *out, const nib_service *s)
 nib_status nib_service_write(nib_service *s, nib_report report, const nib_sink *sink, nib_err *err)
 {
     nib_text text;
+    NIB_TRY(nib__service_check(s, err));
+    if (report < NIB_REPORT_MODELS || report > NIB_REPORT_PLAN)
+        return nib__fail(err, NIB_USAGE, "report %d is not a nib_report", (int)report);
     nib__text_init(&text, &s->session->model->engine->allocator);
     pthread_mutex_lock(&s->lock);
     switch (report) {

@@ -75,7 +75,7 @@ static nib_status open_parts(nib_service *s, const nib_service_options *options,
     if (!s->lock_made || !s->wake_made || !s->fresh_made)
         return nib__fail(err, NIB_NO_MEMORY, "cannot create a lock for the service");
     nib_model *model = s->session->model;
-    NIB_TRY(nib__model_tokenizer(model, &s->tokenizer, err));
+    NIB_TRY(nib_model_tokenizer(&s->tokenizer, model, err));
     NIB_TRY(nib__token_trie_open(&s->trie, s->tokenizer, &model->engine->allocator, err));
     NIB_TRY(open_last_files(s, err));
     NIB_TRY(nib_plan_write(nib_session_plan(s->session), NIB_FORM_JSON, &sink, err));
@@ -87,11 +87,13 @@ nib_status nib_service_open(nib_service **out, nib_session *session,
                             const nib_service_options *options, nib_err *err)
 {
     NIB_OPTIONS(nib_service_options, o, options, err);
+    NIB_TRY(nib__session_check(session, err));
     const nib_allocator *a = &session->model->engine->allocator;
     nib_service *s = nib__calloc(a, 1, sizeof *s);
     if (s == NULL)
         return nib__fail_memory(err, sizeof *s, "a service");
     s->session = session;
+    nib__session_hold(session);
     s->statm = -1;
     nib__text_init(&s->plan, a);
     nib__arena_init(&s->tools.arena, a, 0);
@@ -104,25 +106,38 @@ nib_status nib_service_open(nib_service **out, nib_session *session,
     return NIB_OK;
 }
 
-void nib_service_close(nib_service *s)
+nib_status nib__service_check(const nib_service *s, nib_err *err)
 {
-    if (s == NULL)
-        return;
-    const nib_allocator *a = &s->session->model->engine->allocator;
+    return nib__engine_check(s->session->model->engine, err);
+}
+
+/* Ends the service's thread and what it waits with. */
+static void close_thread(nib_service *s)
+{
     nib__preparer_close(s);
-    if (s->statm >= 0)
-        close(s->statm);
-    nib__batch_close(s->batch);
-    nib__token_trie_close(s->trie);
-    nib__text_free(&s->plan);
-    nib__arena_free(&s->tools.arena);
     if (s->fresh_made)
         pthread_cond_destroy(&s->fresh);
     if (s->wake_made)
         pthread_cond_destroy(&s->wake);
     if (s->lock_made)
         pthread_mutex_destroy(&s->lock);
-    nib__release(a, s);
+}
+
+void nib_service_close(nib_service *s)
+{
+    if (s == NULL || !nib__holders_leave(&s->holders))
+        return;
+    nib_session *session = s->session;
+    if (nib__service_check(s, NULL) == NIB_OK)
+        close_thread(s);
+    if (s->statm >= 0)
+        close(s->statm);
+    nib__batch_close(s->batch);
+    nib__token_trie_close(s->trie);
+    nib__text_free(&s->plan);
+    nib__arena_free(&s->tools.arena);
+    nib__release(&session->model->engine->allocator, s);
+    nib_session_close(session);
 }
 
 const char *nib_service_name(const nib_service *s) { return s->name; }
@@ -307,6 +322,8 @@ static void run_step(nib_service *s)
 
 void nib_service_run(nib_service *s)
 {
+    if (nib__service_check(s, NULL) != NIB_OK)
+        return;
     pthread_mutex_lock(&s->lock);
     s->running = true;
     for (;;) {
@@ -326,6 +343,7 @@ void nib_service_run(nib_service *s)
 
 nib_status nib_service_status(nib_service *s, nib_err *err)
 {
+    NIB_TRY(nib__service_check(s, err));
     pthread_mutex_lock(&s->lock);
     const nib_err lost = s->lost;
     pthread_mutex_unlock(&s->lock);
@@ -334,6 +352,8 @@ nib_status nib_service_status(nib_service *s, nib_err *err)
 
 void nib_service_stop(nib_service *s)
 {
+    if (nib__service_check(s, NULL) != NIB_OK)
+        return;
     pthread_mutex_lock(&s->lock);
     s->stopping++;
     pthread_cond_signal(&s->wake);

@@ -110,6 +110,7 @@ typedef struct nib_service_tools {
 } nib_service_tools;
 
 struct nib_service {
+    nib_holders holders; /* the application and its calls */
     nib_session *session;
     const nib_tokenizer *tokenizer;
     nib_token_trie *trie; /* spellings of tokens */
@@ -137,6 +138,9 @@ struct nib_service {
     nib_text plan; /* as JSON */
     int statm;     /* for nib__resident_read; negative: none */
 };
+
+/* NIB_USAGE in a forked child, where another thread may have held the lock and none runs. */
+nib_status nib__service_check(const nib_service *s, nib_err *err);
 
 /* Call the following under the lock. */
 

@@ -126,11 +126,19 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
                          nib_err *err)
 {
     NIB_OPTIONS(nib_call_options, o, options, err);
+    NIB_TRY(nib__service_check(s, err));
+    if (o.route != NIB_ROUTE_CHAT && o.route != NIB_ROUTE_COMPLETIONS)
+        return nib__fail(err, NIB_USAGE, "nib_call_options.route is %d, which is not a nib_route",
+                         (int)o.route);
+    if (o.body == NULL && o.body_size > 0)
+        return nib__fail(err, NIB_USAGE, "nib_call_options.body is NULL, but body_size is %zu",
+                         o.body_size);
     const nib_allocator *a = &s->session->model->engine->allocator;
     nib_call *call = nib__calloc(a, 1, sizeof *call);
     if (call == NULL)
         return nib__fail_memory(err, sizeof *call, "a request");
     call->service = s;
+    nib__holders_add(&s->holders);
     call->options = o;
     call->came_ns = nib__now_ns();
     nib__arena_init(&call->arena, a, 0);
@@ -139,10 +147,10 @@ nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options 
     nib__text_init(&call->out, a);
     assign_id(call);
     call->options.body = call->body = nib__calloc(a, o.body_size + 1, 1);
-    if (call->body != NULL)
-        memcpy(call->body, o.body, o.body_size);
-    else
+    if (call->body == NULL)
         nib__call_no_memory(call);
+    else if (o.body_size > 0)
+        memcpy(call->body, o.body, o.body_size);
     pthread_mutex_lock(&s->lock);
     if (call->body != NULL && check_admission(call)) {
         nib__prepare_later(s, call);
@@ -294,7 +302,7 @@ void nib_call_look(nib_call *call, nib_call_state *out)
                                   .left = call->out.size - call->read,
                                   .over = call->over};
     pthread_mutex_unlock(&call->service->lock);
-    nib__result_write(out, &state, sizeof state);
+    NIB_RESULT(out, state);
 }
 
 /* Drops the bytes that were read. */
@@ -348,7 +356,7 @@ void nib_call_stats_get(nib_call *call, nib_call_stats *out)
     if (known)
         nib__call_tokens(call, &s.prompt_tokens, &s.cached_tokens, &s.new_tokens);
     pthread_mutex_unlock(&call->service->lock);
-    nib__result_write(out, &s, sizeof s);
+    NIB_RESULT(out, s);
 }
 
 void nib__call_tokens(const nib_call *call, int64_t *prompt, int64_t *cached, int64_t *made)
@@ -393,12 +401,10 @@ void nib__call_free(nib_call *call)
     nib__release(&s->session->model->engine->allocator, call);
 }
 
-void nib_call_close(nib_call *call)
+/* Frees the call, unless a thread works with it, which then frees it. */
+static void let_go(nib_call *call)
 {
-    if (call == NULL)
-        return;
     nib_service *s = call->service;
-    pthread_mutex_lock(&s->lock);
     call->closed = true;
     const bool listed = nib__service_has(s, call); /* if running, that thread frees it */
     if (listed && s->running) {
@@ -412,5 +418,17 @@ void nib_call_close(nib_call *call)
             nib__call_count(call);
         nib__call_free(call);
     }
-    pthread_mutex_unlock(&s->lock);
+}
+
+void nib_call_close(nib_call *call)
+{
+    if (call == NULL)
+        return;
+    nib_service *s = call->service;
+    if (nib__service_check(s, NULL) == NIB_OK) {
+        pthread_mutex_lock(&s->lock);
+        let_go(call);
+        pthread_mutex_unlock(&s->lock);
+    } /* else the threads that had it and the lock are in another process */
+    nib_service_close(s);
 }

@@ -418,6 +418,7 @@ nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, n
     NIB_OPTIONS(nib_request, request, o.request, err);
     work w;
     o.request = &request;
+    NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(check_model(model, o.out, err));
     NIB_TRY(nib__model_runs(model, err));
     if (!request.recipe)
@@ -526,6 +527,7 @@ nib_status nib_convert(nib_model *model, const nib_convert_options *options, nib
 {
     NIB_OPTIONS(nib_convert_options, o, options, err);
     work w;
+    NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(check_model(model, o.out, err));
     if (!o.format)
         return nib__fail(err, NIB_USAGE, "converting needs a format");

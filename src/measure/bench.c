@@ -528,6 +528,12 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                      nib_bench_result *result, nib_err *err)
 {
     NIB_OPTIONS(nib_bench_options, o, options, err);
+    NIB_OPTIONS(nib_bench_peer, peer, o.peer, err);
+    NIB_TRY(nib__session_check(session, err));
+    if (o.peer != NULL && (peer.program == NULL || peer.model == NULL))
+        return nib__fail(err, NIB_USAGE, "nib_bench_peer needs a program and a model");
+    if (o.peer != NULL)
+        o.peer = &peer;
     nib_bench_result r = {.weight_bytes = session->runner.weight_bytes,
                           .file_bytes = nib__checkpoint_bytes(session->model->net.checkpoint),
                           .cache_bytes = nib__kv_bytes(&session->runner.kv)};
@@ -548,7 +554,7 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
     if (status == NIB_OK) {
         if (o.rounds != NULL)
             memcpy(o.rounds, b.rounds, (size_t)b.options.repeats * sizeof *b.rounds);
-        nib__result_write(result, &r, sizeof r);
+        NIB_RESULT(result, r);
     }
     close_rounds(&b);
     return status;

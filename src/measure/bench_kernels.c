@@ -96,6 +96,7 @@ static nib_status run_rows(nib_timed *t, nib_form form, const nib_machine *now, 
 nib_status nib_bench_kernels(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
 {
     nib_machine now = engine->here;
+    NIB_TRY(nib__engine_check(engine, err));
     NIB_TRY(nib__machine_measure(&now, engine->pool, NULL, &engine->allocator, err));
     nib_text text;
     nib__text_init(&text, &engine->allocator);

@@ -214,8 +214,13 @@ nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_o
     NIB_OPTIONS(nib_eval_options, o, options, err);
     evaluation e = {.session = session, .against = against, .options = &o, .err = err};
     const nib_allocator *a = &session->model->engine->allocator;
+    NIB_TRY(nib__session_check(session, err));
+    if (against)
+        NIB_TRY(nib__session_check(against, err));
+    if (!o.text_path)
+        return nib__fail(err, NIB_USAGE, "no text is given to measure the loss of");
     NIB_TRY(check_options(&e));
-    NIB_TRY(nib__model_tokenizer(session->model, &e.tokenizer, err));
+    NIB_TRY(nib_model_tokenizer(&e.tokenizer, session->model, err));
     e.scores = nib__calloc(a, NIB_CHUNK, sizeof *e.scores);
     if (!e.scores)
         return nib__fail_memory(err, NIB_CHUNK * sizeof *e.scores, "scores");
@@ -227,7 +232,7 @@ nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_o
     NIB_TRY(status);
     nib_eval_result r;
     store_result(&e, &r, (double)(nib__now_ns() - start) * 1e-9);
-    nib__result_write(result, &r, sizeof r);
+    NIB_RESULT(result, r);
     return NIB_OK;
 }
 

@@ -148,6 +148,7 @@ nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const
                       nib_err *err)
 {
     const nib_allocator *a = &model->engine->allocator;
+    NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(need_weights(model, err));
     if (against)
         NIB_TRY(need_weights(against, err));

@@ -53,7 +53,7 @@ void nib_plan_facts_get(const nib_plan *plan, nib_plan_facts *out)
                                   .done = counts.done,
                                   .substituted = counts.substituted,
                                   .denied = counts.denied};
-    nib__result_write(out, &facts, sizeof facts);
+    NIB_RESULT(out, facts);
 }
 
 static nib_status check_index(size_t index, size_t count, const char *what, nib_err *err)
@@ -94,7 +94,7 @@ nib_status nib_plan_layer_get(const nib_plan *plan, size_t layer, nib_plan_layer
                                  .uses = l->use_count,
                                  .advice = l->advice_count,
                                  .candidates = l->candidate_count};
-    nib__result_write(out, &line, sizeof line);
+    NIB_RESULT(out, line);
     return NIB_OK;
 }
 
@@ -113,7 +113,7 @@ nib_status nib_plan_use_get(const nib_plan *plan, size_t layer, size_t use, nib_
                                .quant = u->quant,
                                .predicted_us = u->predicted_us,
                                .tuned_us = u->tuned_us};
-    nib__result_write(out, &line, sizeof line);
+    NIB_RESULT(out, line);
     return NIB_OK;
 }
 
@@ -125,7 +125,7 @@ nib_status nib_plan_advice_get(const nib_plan *plan, size_t layer, size_t advice
     NIB_TRY(check_index(advice, l->advice_count, "advice", err));
     const nib_ledger_advice *a = &l->advice[advice];
     const nib_plan_advice line = {.code = a->code, .option = a->option, .text = a->text};
-    nib__result_write(out, &line, sizeof line);
+    NIB_RESULT(out, line);
     return NIB_OK;
 }
 
@@ -144,7 +144,7 @@ nib_status nib_plan_candidate_get(const nib_plan *plan, size_t layer, size_t can
                                      .reason_count = c->reason_count,
                                      .consequence = c->consequence,
                                      .source = c->source};
-    nib__result_write(out, &line, sizeof line);
+    NIB_RESULT(out, line);
     return NIB_OK;
 }
 
@@ -162,7 +162,7 @@ nib_status nib_plan_setting_get(const nib_plan *plan, size_t setting, nib_plan_s
                                    .relation = s->relation,
                                    .text = s->text,
                                    .allowed = s->allowed};
-    nib__result_write(out, &line, sizeof line);
+    NIB_RESULT(out, line);
     return NIB_OK;
 }
 

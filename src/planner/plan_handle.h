@@ -11,6 +11,7 @@
 #include "runner.h"
 
 struct nib_plan {
+    nib_holders holders; /* the application and sessions */
     nib_model *model;
     nib_arena arena; /* copies of the request's strings, layers */
     nib_request request;
@@ -25,6 +26,10 @@ struct nib_plan {
     nib_kv_size cache;
 };
 
+/* Keeps the plan until nib_plan_free is called once more; returns it. */
+nib_plan *nib__plan_hold(const nib_plan *plan);
+/* NIB_USAGE if the plan is of another model. */
+nib_status nib__plan_check_model(const nib_plan *plan, const nib_model *model, nib_err *err);
 /* Fills p->machine from the request, and the devices that --place may name; "auto" starts with the
  * CPU. */
 nib_status nib__choose_machine(nib_plan *p, nib_err *err);

@@ -482,6 +482,7 @@ nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *r
     if (!p)
         return nib__fail_memory(err, sizeof *p, "the plan");
     p->model = model;
+    nib__model_hold(model);
     nib__arena_init(&p->arena, a, 0);
     const nib_status status = make_plan(p, request, retry, err);
     if (status != NIB_OK) {
@@ -498,18 +499,37 @@ nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *re
     NIB_OPTIONS(nib_generate_options, generation, asked.generation, err);
     if (asked.generation != NULL)
         asked.generation = &generation;
+    NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(nib__model_runs(model, err));
     return nib__plan_make(out, model, &asked, NULL, err);
 }
 
+nib_plan *nib__plan_hold(const nib_plan *plan)
+{
+    nib_plan *held = (nib_plan *)plan; /* what callers see of it does not change */
+    nib__holders_add(&held->holders);
+    return held;
+}
+
+nib_status nib__plan_check_model(const nib_plan *plan, const nib_model *model, nib_err *err)
+{
+    if (plan->model == model)
+        return NIB_OK;
+    return nib__fail(err, NIB_USAGE,
+                     "%s: the plan is of another model, %s; make a plan of this one",
+                     model->net.path, plan->model->net.path);
+}
+
 void nib_plan_free(nib_plan *plan)
 {
-    if (!plan)
+    if (!plan || !nib__holders_leave(&plan->holders))
         return;
+    nib_model *model = plan->model;
     nib__assignment_free(&plan->assignment);
     nib__recipe_free(plan->recipe);
     nib__arena_free(&plan->arena);
-    nib__release(&plan->model->engine->allocator, plan);
+    nib__release(&model->engine->allocator, plan);
+    nib_model_close(model);
 }
 
 nib_status nib_plan_status(const nib_plan *plan, nib_err *err)

@@ -347,9 +347,7 @@ static nib_status allocate(nib_batch *b, nib_err *err)
 nib_status nib__batch_open(nib_batch **out, nib_session *session, int64_t sequences, nib_err *err)
 {
     const nib_allocator *a = &session->model->engine->allocator;
-    if (session->in_use)
-        return nib__fail(err, NIB_USAGE,
-                         "the session is in use; close its generator, chat or service first");
+    NIB_TRY(nib__session_check(session, err));
     nib_batch *b = nib__calloc(a, 1, sizeof *b);
     if (b == NULL)
         return nib__fail_memory(err, sizeof *b, "a batch");

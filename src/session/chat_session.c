@@ -114,14 +114,14 @@ static nib_status encode(nib_chat_session *c, int64_t now, int32_t **ids, size_t
     nib_status status = json.failed ? nib__fail_memory(err, json.size, "a conversation")
                                     : nib_chat_encode(c->session->model, &prompt, ids, count, err);
     if (status == NIB_OK && (status = log_settings(c, &prompt, err)) != NIB_OK)
-        nib_tokens_free(c->session->model, *ids);
+        nib_tokens_free(c->session->model->engine, *ids);
     nib__text_free(&json);
     NIB_TRY(status);
     const int64_t context = c->session->plan->context;
     if ((int64_t)*count < context)
         return NIB_OK;
     const size_t found = *count;
-    nib_tokens_free(c->session->model, *ids);
+    nib_tokens_free(c->session->model->engine, *ids);
     return nib__fail(err, NIB_USAGE,
                      "the conversation has %zu tokens, but the context is %" PRId64
                      "; start over (/reset), or raise --context",
@@ -141,32 +141,40 @@ static nib_status put_answer(void *ctx, const char *bytes, size_t size)
     return a->text.failed ? NIB_NO_MEMORY : a->sink->write(a->sink->ctx, bytes, size);
 }
 
+/* Adds the user's message and the answer; on failure the caller drops them. */
+static nib_status add_turn(nib_chat_session *c, const char *text, const nib_generate_options *o,
+                           int64_t now, const nib_sink *sink, nib_generate_stats *stats,
+                           nib_err *err)
+{
+    answer a = {.sink = sink};
+    const nib_sink kept = {put_answer, &a};
+    int32_t *ids = NULL;
+    nib_prompt prompt = {0};
+    NIB_TRY(add_message(c, "user", text, strlen(text), err));
+    NIB_TRY(encode(c, now, &ids, &prompt.count, err));
+    prompt.ids = ids;
+    nib__text_init(&a.text, allocator_of(c));
+    nib_status status = nib__generate(c->session, c->batch, &prompt, o, &kept, stats, err);
+    if (status == NIB_OK)
+        status = add_message(c, "assistant", a.text.size > 0 ? a.text.at : "", a.text.size, err);
+    nib__text_free(&a.text);
+    nib_tokens_free(c->session->model->engine, ids);
+    return status;
+}
+
 nib_status nib_chat_session_say(nib_chat_session *c, const char *text,
                                 const nib_generate_options *options, int64_t now,
                                 const nib_sink *sink, nib_generate_stats *stats, nib_err *err)
 {
     NIB_OPTIONS(nib_generate_options, o, options, err);
     nib_generate_stats used = {0};
-    nib__result_write(stats, &used, sizeof used);
-    answer a = {.sink = sink};
-    const nib_sink kept = {put_answer, &a};
     const size_t before = c->count;
-    int32_t *ids = NULL;
-    nib_prompt prompt = {0};
+    NIB_RESULT(stats, used);
     NIB_TRY(nib__text_out_check(&o.stop, err));
-    NIB_TRY(add_message(c, "user", text, strlen(text), err));
-    nib_status status = encode(c, now, &ids, &prompt.count, err);
-    if (status == NIB_OK) {
-        prompt.ids = ids;
-        nib__text_init(&a.text, allocator_of(c));
-        status = nib__generate(c->session, c->batch, &prompt, &o, &kept, &used, err);
-        if (status == NIB_OK)
-            status =
-                add_message(c, "assistant", a.text.size > 0 ? a.text.at : "", a.text.size, err);
-        nib__result_write(stats, &used, sizeof used);
-        nib__text_free(&a.text);
-        nib_tokens_free(c->session->model, ids);
-    }
+    NIB_TRY(nib__session_enter(c->session, err));
+    const nib_status status = add_turn(c, text, &o, now, sink, &used, err);
+    nib__session_leave(c->session);
+    NIB_RESULT(stats, used);
     if (status != NIB_OK)
         drop_messages(c, before);
     return status;
@@ -183,8 +191,9 @@ nib_status nib_chat_session_open(nib_chat_session **out, nib_session *session,
         return nib__fail_memory(err, sizeof *c, "a conversation");
     nib__ledger_init(&c->settings, a);
     c->session = session;
+    nib__session_hold(session);
     c->template_text = template_text;
-    nib_status status = nib__model_tokenizer(session->model, &c->tokenizer, err);
+    nib_status status = nib_model_tokenizer(&c->tokenizer, session->model, err);
     if (status == NIB_OK && template_text == NULL)
         status = nib__chat_check(session->model, err);
     if (status == NIB_OK)
@@ -201,11 +210,13 @@ void nib_chat_session_close(nib_chat_session *c)
 {
     if (c == NULL)
         return;
+    nib_session *session = c->session;
     drop_messages(c, 0);
     nib__batch_close(c->batch);
     nib__ledger_free(&c->settings);
     nib__release(allocator_of(c), c->items);
     nib__release(allocator_of(c), c);
+    nib_session_close(session);
 }
 
 void nib_chat_session_reset(nib_chat_session *c) { drop_messages(c, has_system(c)); }

@@ -62,7 +62,7 @@ static void keep_piece(nib_generator *g, const nib_piece *p)
 {
     size_t names = 0;
     for (size_t i = 0; i < p->likeliest_count; i++)
-        names += strlen(p->likeliest[i].text) + 1;
+        names += p->likeliest[i].text_size + 1;
     const size_t tops = p->likeliest_count * sizeof *p->likeliest;
     kept_piece *k = nib__calloc(allocator_of(g), 1, sizeof *k + tops + names + p->text_size + 1);
     if (k == NULL) {
@@ -72,7 +72,7 @@ static void keep_piece(nib_generator *g, const nib_piece *p)
     char *at = (char *)(k + 1);
     nib_token_logprob *likeliest = (nib_token_logprob *)(void *)copy_to(&at, p->likeliest, tops);
     for (size_t i = 0; i < p->likeliest_count; i++)
-        likeliest[i].text = copy_to(&at, p->likeliest[i].text, strlen(p->likeliest[i].text) + 1);
+        likeliest[i].text = copy_to(&at, p->likeliest[i].text, p->likeliest[i].text_size + 1);
     k->piece = *p;
     k->piece.likeliest = p->likeliest_count > 0 ? likeliest : NULL;
     k->piece.text = copy_to(&at, p->text, p->text_size); /* the zero after it is there already */
@@ -102,6 +102,7 @@ static size_t name_tokens(nib_generator *g, const nib_new_token *t, nib_token_lo
             all[i] = (nib_token_logprob){.id = t->top[i - 1].id, .logprob = t->top[i - 1].logprob};
         starts[i] = g->names.size;
         nib__token_text(g->tokenizer, all[i].id, &g->names);
+        all[i].text_size = g->names.size - starts[i];
         nib__text_put(&g->names, "", 1);
     }
     if (g->names.failed) {
@@ -325,7 +326,7 @@ static nib_status open_parts(nib_generator *g, nib_err *err)
     NIB_TRY(nib__sampling_check(&g->job.sampling, err));
     NIB_TRY(nib__model_max_tokens(&g->job.max_tokens, session->model, g->options.max_tokens,
                                   g->job.prompt_count, err));
-    NIB_TRY(nib__model_tokenizer(session->model, &g->tokenizer, err));
+    NIB_TRY(nib_model_tokenizer(&g->tokenizer, session->model, err));
     nib__text_out_open(&g->text, g->tokenizer, g->options.stop, allocator_of(g));
     nib__text_init(&g->names, allocator_of(g));
     if (g->prompt.continues)
@@ -390,7 +391,7 @@ static nib_status encode_prompt(nib_session *session, const char *text, nib_prom
     const int32_t *bos = &session->model->net.config.bos;
     const nib_tokenizer *tokenizer;
     *out = (nib_prompt){.continues = *text != 0};
-    NIB_TRY(nib__model_tokenizer(session->model, &tokenizer, err));
+    NIB_TRY(nib_model_tokenizer(&tokenizer, session->model, err));
     NIB_TRY(nib__tokenizer_encode(tokenizer, text, strlen(text),
                                   NIB_ENCODE_ADD_SPECIAL | NIB_ENCODE_PARSE_SPECIAL, ids,
                                   &out->count, err));
@@ -410,7 +411,11 @@ static nib_status generate_alone(nib_session *session, const nib_prompt *prompt,
 {
     nib_batch *batch;
     NIB_TRY(nib__batch_open(&batch, session, 1, err));
-    nib_status status = nib__generate(session, batch, prompt, options, sink, stats, err);
+    nib_status status = nib__session_enter(session, err);
+    if (status == NIB_OK) {
+        status = nib__generate(session, batch, prompt, options, sink, stats, err);
+        nib__session_leave(session);
+    }
     if (status == NIB_OK && stats->finish == NIB_FINISH_CANCELLED && stats->new_tokens == 0)
         status = nib__fail(err, NIB_CANCELLED, "cancelled while reading the prompt");
     nib__batch_close(batch);
@@ -424,12 +429,12 @@ nib_status nib_generate(nib_session *session, const nib_generate_options *option
     nib_generate_stats used = {0};
     nib_prompt prompt;
     int32_t *ids;
-    nib__result_write(stats, &used, sizeof used);
+    NIB_RESULT(stats, used);
     NIB_TRY(nib__text_out_check(&o.stop, err));
     NIB_TRY(encode_prompt(session, o.prompt != NULL ? o.prompt : "", &prompt, &ids, err));
     const nib_status status = generate_alone(session, &prompt, &o, sink, &used, err);
-    nib__result_write(stats, &used, sizeof used);
-    nib_tokens_free(session->model, ids);
+    NIB_RESULT(stats, used);
+    nib_tokens_free(session->model->engine, ids);
     return status;
 }
 
@@ -444,6 +449,7 @@ nib_status nib_generator_open(nib_generator **out, nib_session *session,
     if (g == NULL)
         return nib__fail_memory(err, sizeof *g, "a generator");
     g->session = session;
+    nib__session_hold(session);
     g->options = o;
     g->last_kept = &g->first_kept;
     nib_status status =
@@ -468,25 +474,33 @@ static void drop_taken(nib_generator *g)
     g->taken = NULL;
 }
 
-nib_status nib_generator_next(nib_generator *g, nib_piece *piece, nib_err *err)
+/* Runs steps until there is a piece, or none any more. */
+static nib_status make_piece(nib_generator *g, nib_err *err)
 {
-    drop_taken(g);
     while (g->first_kept == NULL && !g->finished)
         NIB_TRY(g->over ? finish(g, err) : run_step(g, err));
-    if (g->failed.status != NIB_OK)
-        return finish(g, err);
+    return g->failed.status != NIB_OK ? finish(g, err) : NIB_OK;
+}
+
+nib_status nib_generator_next(nib_generator *g, nib_piece *piece, nib_err *err)
+{
+    NIB_TRY(nib__session_enter(g->session, err));
+    drop_taken(g);
+    const nib_status status = make_piece(g, err);
+    nib__session_leave(g->session);
+    NIB_TRY(status);
     kept_piece *k = g->first_kept;
     if (k == NULL) {
         const nib_piece end = {
             .text = "", .token = -1, .logprob = NAN, .over = true, .finish = g->stats.finish};
-        nib__result_write(piece, &end, sizeof end);
+        NIB_RESULT(piece, end);
         return NIB_OK;
     }
     g->first_kept = k->next;
     if (g->first_kept == NULL)
         g->last_kept = &g->first_kept;
     g->taken = k;
-    nib__result_write(piece, &k->piece, sizeof k->piece);
+    NIB_RESULT(piece, k->piece);
     return NIB_OK;
 }
 
@@ -494,14 +508,15 @@ void nib_generator_stats_get(nib_generator *g, nib_generate_stats *out)
 {
     if (g->added)
         fill_stats(g);
-    nib__result_write(out, &g->stats, sizeof g->stats);
+    NIB_RESULT(out, g->stats);
 }
 
 void nib_generator_close(nib_generator *g)
 {
     if (g == NULL)
         return;
-    nib_model *model = g->session->model;
+    nib_session *session = g->session;
+    nib_engine *engine = session->model->engine;
     close_parts(g);
     nib__batch_close(g->own_batch);
     drop_taken(g);
@@ -510,7 +525,7 @@ void nib_generator_close(nib_generator *g)
         g->first_kept = k->next;
         nib__release(allocator_of(g), k);
     }
-    if (g->ids != NULL)
-        nib_tokens_free(model, g->ids);
-    nib__release(&model->engine->allocator, g);
+    nib_tokens_free(engine, g->ids);
+    nib__release(&engine->allocator, g);
+    nib_session_close(session);
 }

@@ -45,7 +45,9 @@ static void log_repacked(const nib_session *s)
 nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan *plan,
                             int sequences, nib_err *err)
 {
+    NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(nib_plan_status(plan, err));
+    NIB_TRY(nib__plan_check_model(plan, model, err));
     if (!model->net.checkpoint)
         return nib__fail(err, NIB_USAGE,
                          "%s: only a config was given, which can be planned but not run; to run, "
@@ -63,12 +65,14 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
     nib_session *s = nib__calloc(a, 1, sizeof *s);
     if (!s)
         return nib__fail_memory(err, sizeof *s, "the session");
-    s->model = model;
-    s->plan = plan;
+    const nib_plan *ran = plan;
+    nib_plan *replacement = NULL;
     opening o = {s, sequences};
+    s->model = model;
     nib_status opened = nib__plan_keep(model, plan, err);
     if (opened == NIB_OK)
-        opened = nib__plan_open(open_runner, &o, &s->plan, &s->own, err);
+        opened = nib__plan_open(open_runner, &o, &ran, &replacement, err);
+    s->plan = replacement != NULL ? replacement : nib__plan_hold(plan);
     const nib_status status = nib__model_check_files(model, opened, err);
     if (status != NIB_OK) {
         nib_session_close(s);
@@ -83,24 +87,57 @@ const nib_plan *nib_session_plan(const nib_session *session) { return session->p
 
 void nib__session_note_sandbox(nib_session *session, const char *text)
 {
-    /* callers may not change a plan, but what happens to its run belongs into its ledger */
-    nib_plan *plan = (nib_plan *)session->plan;
-    nib__ledger_add_note(&plan->assignment.ledger, "sandbox", "%s", text);
+    nib__ledger_add_note(&session->plan->assignment.ledger, "sandbox", "%s", text);
 }
+
+void nib__session_hold(nib_session *session) { nib__holders_add(&session->holders); }
 
 void nib_session_close(nib_session *session)
 {
-    if (!session)
+    if (!session || !nib__holders_leave(&session->holders))
         return;
-    if (session->runner.engine) /* NULL: it did not open */
+    nib_plan *plan = session->plan; /* keeps the model */
+    if (session->runner.engine)     /* NULL: it did not open */
         nib__runner_close(&session->runner);
-    nib_plan_free(session->own);
-    nib__release(&session->model->engine->allocator, session);
+    nib__release(&plan->model->engine->allocator, session);
+    nib_plan_free(plan);
 }
+
+/* ---- use ---- */
+
+static nib_status check_running(const nib_session *session, nib_err *err)
+{
+    NIB_TRY(nib__engine_check(session->model->engine, err));
+    if (!session->running)
+        return NIB_OK;
+    return nib__fail(err, NIB_USAGE,
+                     "the session is in the middle of a call: a callback called the library, or "
+                     "left it by an exception or longjmp, after which the session can only be "
+                     "closed");
+}
+
+nib_status nib__session_check(const nib_session *session, nib_err *err)
+{
+    NIB_TRY(check_running(session, err));
+    if (session->in_use)
+        return nib__fail(err, NIB_USAGE,
+                         "the session is in use; close its generator, chat or service first");
+    return NIB_OK;
+}
+
+nib_status nib__session_enter(nib_session *session, nib_err *err)
+{
+    NIB_TRY(check_running(session, err));
+    session->running = true;
+    return NIB_OK;
+}
+
+void nib__session_leave(nib_session *session) { session->running = false; }
 
 nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err)
 {
+    NIB_TRY(nib__session_check(session, err));
     return nib__model_check_files(
         session->model, nib__runner_step(&session->runner, slots, count, logits, err), err);
 }
@@ -108,6 +145,7 @@ nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t 
 nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t position,
                                 nib_err *err)
 {
+    NIB_TRY(nib__session_check(session, err));
     if (sequence < 0 || sequence >= session->runner.kv.sequences)
         return nib__fail(err, NIB_USAGE,
                          "sequence %d is not one of the %" PRId64 " that were opened", sequence,

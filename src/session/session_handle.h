@@ -10,13 +10,24 @@
 #include "runner.h"
 
 struct nib_session {
+    nib_holders holders; /* the application, generators, conversations, services */
     nib_model *model;
-    const nib_plan *plan;
-    nib_plan *own; /* `plan` if the device refused part of the given one, else NULL */
+    nib_plan *plan; /* the given one, or its replacement if the device refused part of it */
     nib_runner runner;
     nib_step_times times; /* of steps that read no prompt */
     bool in_use;          /* by a batch, which owns the sequences */
+    bool running;         /* in a call with callbacks */
 };
+
+/* Keeps the session until nib_session_close is called once more. */
+void nib__session_hold(nib_session *session);
+/* NIB_USAGE if a batch has the sequences, or as nib__session_enter. */
+nib_status nib__session_check(const nib_session *session, nib_err *err);
+/* Begins a call that runs the session and its callbacks; nib__session_leave ends it. NIB_USAGE: one
+ * is running, because a callback called the library or left it without returning; or the process
+ * was forked. */
+nib_status nib__session_enter(nib_session *session, nib_err *err);
+void nib__session_leave(nib_session *session);
 
 /* Adds a note on the sandbox to the ledger of the plan that runs. */
 void nib__session_note_sandbox(nib_session *session, const char *text);

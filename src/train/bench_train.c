@@ -222,10 +222,12 @@ static void write_text(const bench *b, bool markdown, nib_text *text)
 nib_status nib_bench_train(nib_model *model, const nib_plan *plan, int steps, nib_form form,
                            const nib_sink *sink, nib_err *err)
 {
+    NIB_TRY(nib__engine_check(model->engine, err));
     if (!model->net.training)
         return nib__fail(err, NIB_USAGE, "%s is a model, not a training config", model->net.path);
     if (steps > STEPS_MAX)
         return nib__fail(err, NIB_USAGE, "%d repeats are over the limit of %d", steps, STEPS_MAX);
+    NIB_TRY(nib__plan_check_model(plan, model, err));
     NIB_TRY(nib_plan_status(plan, err));
     NIB_TRY(nib__train_check_machine(plan, err));
     bench *b = nib__calloc(&model->engine->allocator, 1, sizeof *b);

@@ -223,9 +223,11 @@ nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_opt
     const int planned = plan->request.ranks > 0 ? plan->request.ranks : 1;
     if (o.ran)
         *o.ran = NULL;
+    NIB_TRY(nib__engine_check(model->engine, err));
     if (!model->net.training)
         return nib__fail(err, NIB_USAGE, "%s is a model, not a training config",
                          model->net.directory);
+    NIB_TRY(nib__plan_check_model(plan, model, err));
     NIB_TRY(nib_plan_status(plan, err));
     NIB_TRY(nib__train_check_machine(plan, err));
     if (planned != ranks)
