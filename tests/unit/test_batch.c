@@ -372,7 +372,7 @@ static listing open_listing(const opened *o)
     listing l = {0};
     nib_err err;
     a = &o->engine->allocator;
-    if (nib__model_tokenizer(o->model, &tokenizer, &err) != NIB_OK ||
+    if (nib_model_tokenizer(&tokenizer, o->model, &err) != NIB_OK ||
         nib__token_trie_open(&l.trie, tokenizer, a, &err) != NIB_OK ||
         nib__constraint_open(&l.constraint, l.trie, &schema, a, &err) != NIB_OK)
         fail_msg("%s", err.text);

@@ -179,7 +179,7 @@ static void test_no_special_from_users(void **state)
     for (size_t i = 0; i < count; i++)
         special += ids[i] == ids[0];
     assert_int_equal(special, 2);
-    nib_tokens_free(model, ids);
+    nib_tokens_free(engine, ids);
     nib_model_close(model);
     nib_engine_close(engine);
 }

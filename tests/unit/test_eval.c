@@ -58,8 +58,10 @@ typedef struct tokens {
 
 static tokens tokenize(const opened *o, const char *from)
 {
+    const nib_tokenizer *tokenizer;
     tokens t;
-    assert_int_equal(nib_tokenize(o->model, from, strlen(from), false, &t.ids, &t.count, NULL),
+    assert_int_equal(nib_model_tokenizer(&tokenizer, o->model, NULL), NIB_OK);
+    assert_int_equal(nib_tokenize(tokenizer, from, strlen(from), 0, &t.ids, &t.count, NULL),
                      NIB_OK);
     return t;
 }
@@ -104,7 +106,7 @@ static void test_windows_of_a_text(void **state)
         assert_int_equal(r.predicted, predicted);
         assert_true(fabs(r.loss * (double)predicted - loss) < 1e-3);
     }
-    nib_tokens_free(o.model, t.ids);
+    nib_tokens_free(o.engine, t.ids);
     close_opened(&o);
     drop_directory(directory);
 }
@@ -136,7 +138,7 @@ static void test_documents(void **state)
         const size_t part = t.count < WINDOW ? t.count : WINDOW; /* longer documents are cut */
         loss += loss_by_hand(&o, t.ids, part);
         predicted += part - 1;
-        nib_tokens_free(o.model, t.ids);
+        nib_tokens_free(o.engine, t.ids);
     }
     const nib_eval_result r = evaluate(&o, NULL, path, WINDOW);
     assert_int_equal(r.predicted, predicted);

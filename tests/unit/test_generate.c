@@ -438,14 +438,17 @@ static opened open_shipped(int threads, const char *isa, int64_t context)
  */
 static void by_hand(const opened *o, int count, received *out)
 {
+    const nib_tokenizer *tokenizer;
     int32_t *ids, all[256];
     size_t size;
     const int64_t vocab = nib_session_vocab(o->session);
-    assert_int_equal(nib_tokenize(o->model, prompt, sizeof prompt - 1, true, &ids, &size, NULL),
+    assert_int_equal(nib_model_tokenizer(&tokenizer, o->model, NULL), NIB_OK);
+    assert_int_equal(nib_tokenize(tokenizer, prompt, sizeof prompt - 1, NIB_TOKENIZE_ADD_SPECIAL,
+                                  &ids, &size, NULL),
                      NIB_OK);
     assert_true(size + (size_t)count < COUNT(all));
     memcpy(all, ids, size * sizeof *ids);
-    nib_tokens_free(o->model, ids);
+    nib_tokens_free(o->engine, ids);
     assert_int_equal(nib_session_truncate(o->session, 0, 0, NULL), NIB_OK);
     const size_t end = size + (size_t)count;
     for (size_t i = 0; i + 1 < end; i++) {
@@ -461,7 +464,7 @@ static void by_hand(const opened *o, int count, received *out)
     }
     *out = (received){.text = ""};
     const nib_sink sink = {receive, out};
-    assert_int_equal(nib_detokenize(o->model, all + size, (size_t)count, &sink, NULL), NIB_OK);
+    assert_int_equal(nib_detokenize(tokenizer, all + size, (size_t)count, &sink, NULL), NIB_OK);
 }
 
 static void test_shipped_greedy(void **state)

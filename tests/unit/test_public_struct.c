@@ -70,15 +70,15 @@ static void test_written(void **state)
     now zeroed = {0};
     later newer = {.size = sizeof newer, .e = 8};
     (void)state;
-    nib__result_write(&old, &result, sizeof result);
+    nib__result_write(&old, &result, sizeof result, offsetof(now, reserved));
     assert_true(old.size == sizeof old && old.a == 2);
-    nib__result_write(&zeroed, &result, sizeof result);
+    nib__result_write(&zeroed, &result, sizeof result, offsetof(now, reserved));
     assert_true(zeroed.size == 0 && zeroed.a == 2 && zeroed.b == 3);
-    nib__result_write(&newer, &result, sizeof result);
+    nib__result_write(&newer, &result, sizeof result, offsetof(now, reserved));
     assert_true(newer.size == sizeof newer && newer.b == 3 && newer.e == 8);
-    nib__result_write(NULL, &result, sizeof result);
+    nib__result_write(NULL, &result, sizeof result, offsetof(now, reserved));
     old = (earlier){.size = 3, .a = 7};
-    nib__result_write(&old, &result, sizeof result);
+    nib__result_write(&old, &result, sizeof result, offsetof(now, reserved));
     assert_int_equal(old.a, 7);
 }
 
