@@ -225,8 +225,9 @@ typedef struct nib_model_facts {
     size_t end_count;
     const char *chat_template; /* Jinja; NULL: none */
 } nib_model_facts;
-/* Opens the tokenizer and the chat template, if there are any. NIB_USAGE: the model was opened only
- * to inspect, or to convert an unknown architecture. */
+/* Opens the tokenizer and reads the chat template, if there are any; if they cannot be read, fails
+ * as nib_model_tokenizer and nib_chat_open do. NIB_USAGE: the model was opened only to inspect, or
+ * to convert an unknown architecture. */
 NIB_CHECKED nib_status nib_model_facts_get(nib_model *model, nib_model_facts *out, nib_err *err);
 
 /* ---- tokenizer ------------------------------------------------------------------------------- */

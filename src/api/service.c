@@ -87,7 +87,7 @@ nib_status nib_service_open(nib_service **out, nib_session *session,
                             const nib_service_options *options, nib_err *err)
 {
     NIB_OPTIONS(nib_service_options, o, options, err);
-    NIB_TRY(nib__session_check(session, err));
+    NIB_TRY(nib__session_check_idle(session, err));
     const nib_allocator *a = &session->model->engine->allocator;
     nib_service *s = nib__calloc(a, 1, sizeof *s);
     if (s == NULL)

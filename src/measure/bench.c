@@ -529,7 +529,7 @@ nib_status nib_bench(nib_session *session, const nib_bench_options *options,
 {
     NIB_OPTIONS(nib_bench_options, o, options, err);
     NIB_OPTIONS(nib_bench_peer, peer, o.peer, err);
-    NIB_TRY(nib__session_check(session, err));
+    NIB_TRY(nib__session_check_idle(session, err));
     if (o.peer != NULL && (peer.program == NULL || peer.model == NULL))
         return nib__fail(err, NIB_USAGE, "nib_bench_peer needs a program and a model");
     if (o.peer != NULL)

@@ -150,7 +150,7 @@ nib_status nib_bench_operations(nib_session *session, const nib_bench_options *o
                                 nib_form form, const nib_sink *sink, nib_err *err)
 {
     NIB_OPTIONS(nib_bench_options, o, options, err);
-    NIB_TRY(nib__session_check(session, err));
+    NIB_TRY(nib__session_check_idle(session, err));
     nib_engine *engine = session->model->engine;
     nib_runner *r = &session->runner;
     bench b = {.session = session,

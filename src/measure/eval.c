@@ -214,9 +214,9 @@ nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_o
     NIB_OPTIONS(nib_eval_options, o, options, err);
     evaluation e = {.session = session, .against = against, .options = &o, .err = err};
     const nib_allocator *a = &session->model->engine->allocator;
-    NIB_TRY(nib__session_check(session, err));
+    NIB_TRY(nib__session_check_idle(session, err));
     if (against)
-        NIB_TRY(nib__session_check(against, err));
+        NIB_TRY(nib__session_check_idle(against, err));
     if (!o.text_path)
         return nib__fail(err, NIB_USAGE, "no text is given to measure the loss of");
     NIB_TRY(check_options(&e));

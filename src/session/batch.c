@@ -347,7 +347,7 @@ static nib_status allocate(nib_batch *b, nib_err *err)
 nib_status nib__batch_open(nib_batch **out, nib_session *session, int64_t sequences, nib_err *err)
 {
     const nib_allocator *a = &session->model->engine->allocator;
-    NIB_TRY(nib__session_check(session, err));
+    NIB_TRY(nib__session_check_idle(session, err));
     nib_batch *b = nib__calloc(a, 1, sizeof *b);
     if (b == NULL)
         return nib__fail_memory(err, sizeof *b, "a batch");

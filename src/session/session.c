@@ -116,7 +116,7 @@ static nib_status check_running(const nib_session *session, nib_err *err)
                      "closed");
 }
 
-nib_status nib__session_check(const nib_session *session, nib_err *err)
+nib_status nib__session_check_idle(const nib_session *session, nib_err *err)
 {
     NIB_TRY(check_running(session, err));
     if (session->in_use)
@@ -137,7 +137,7 @@ void nib__session_leave(nib_session *session) { session->running = false; }
 nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err)
 {
-    NIB_TRY(nib__session_check(session, err));
+    NIB_TRY(nib__session_check_idle(session, err));
     return nib__model_check_files(
         session->model, nib__runner_step(&session->runner, slots, count, logits, err), err);
 }
@@ -145,7 +145,7 @@ nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t 
 nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t position,
                                 nib_err *err)
 {
-    NIB_TRY(nib__session_check(session, err));
+    NIB_TRY(nib__session_check_idle(session, err));
     if (sequence < 0 || sequence >= session->runner.kv.sequences)
         return nib__fail(err, NIB_USAGE,
                          "sequence %d is not one of the %" PRId64 " that were opened", sequence,

@@ -22,7 +22,7 @@ struct nib_session {
 /* Keeps the session until nib_session_close is called once more. */
 void nib__session_hold(nib_session *session);
 /* NIB_USAGE if a batch has the sequences, or as nib__session_enter. */
-nib_status nib__session_check(const nib_session *session, nib_err *err);
+nib_status nib__session_check_idle(const nib_session *session, nib_err *err);
 /* Begins a call that runs the session and its callbacks; nib__session_leave ends it. NIB_USAGE: one
  * is running, because a callback called the library or left it without returning; or the process
  * was forked. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tokenizers of the public interface: opened from a directory, a file, a GGUF, with prebuilt tables,
- * and of a model; their flags, ids and errors.
+ * Tokenizers of the public interface: opened from a directory, a file, a GGUF, with prebuilt
+ * tables, and of a model; their flags, ids and errors.
  */
 #include "model_handle.h"
 #include "tokenizing.h"
