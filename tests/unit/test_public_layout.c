@@ -205,7 +205,7 @@ static const row rows[] = {
     MEMBER(nib_slot, sequence, 0, 4),
     MEMBER(nib_slot, position, 4, 4),
     MEMBER(nib_slot, token, 8, 4),
-    MEMBER(nib_slot, logits, 12, 1),
+    MEMBER(nib_slot, outputs, 12, 4),
     STRUCT(nib_token_logprob, 32),
     MEMBER(nib_token_logprob, id, 0, 4),
     MEMBER(nib_token_logprob, logprob, 8, 8),
