@@ -66,31 +66,32 @@ nib_status nib__sampling_check(const nib_sampling *s, nib_err *err)
     return NIB_OK;
 }
 
-nib_status nib__sampler_open(nib_sampler *out, int64_t vocab, const nib_allocator *a, nib_err *err)
+nib_status nib__sample_work_open(nib_sample_work *out, int64_t vocab, const nib_allocator *a,
+                                 nib_err *err)
 {
     const nib_kernel *row = nib__kernel_find("sample_f32__ref");
     const nib_draw draw = {.vocab = vocab};
     const size_t bytes = row->scratch(&draw), own = (size_t)vocab * sizeof *out->logits;
-    *out = (nib_sampler){.allocator = a, .vocab = vocab, .row = row};
+    *out = (nib_sample_work){.allocator = a, .vocab = vocab, .row = row};
     out->logits = nib__calloc(a, (uint64_t)vocab, sizeof *out->logits);
     out->scratch = nib__calloc(a, bytes, 1);
     if (out->logits != NULL && out->scratch != NULL)
         return NIB_OK;
-    nib__sampler_close(out);
+    nib__sample_work_close(out);
     return nib__fail_memory(err, bytes + own, "the sampler");
 }
 
-void nib__sampler_close(nib_sampler *sampler)
+void nib__sample_work_close(nib_sample_work *sampler)
 {
     if (sampler->allocator) {
         nib__release(sampler->allocator, sampler->logits);
         nib__release(sampler->allocator, sampler->scratch);
     }
-    *sampler = (nib_sampler){0};
+    *sampler = (nib_sample_work){0};
 }
 
 /* Applies the repetition penalty to each token seen, once per token. */
-static void penalize(nib_sampler *sampler, const float *logits, const nib_sampling *s,
+static void penalize(nib_sample_work *sampler, const float *logits, const nib_sampling *s,
                      const int32_t *seen, size_t count)
 {
     char *marks = sampler->scratch;
@@ -108,7 +109,7 @@ static void penalize(nib_sampler *sampler, const float *logits, const nib_sampli
     }
 }
 
-const float *nib__sampler_adjust(nib_sampler *sampler, const float *logits, const nib_adjust *a)
+const float *nib__sample_adjust(nib_sample_work *sampler, const float *logits, const nib_adjust *a)
 {
     const bool penalized =
         a->made_count > 0 && (a->presence_penalty != 0 || a->frequency_penalty != 0);
@@ -179,7 +180,7 @@ nib_status nib__sampling_token(int32_t *out, int32_t drawn, int64_t position, ni
     return NIB_OK;
 }
 
-nib_status nib__sample(int32_t *out, nib_sampler *sampler, const float *logits,
+nib_status nib__sample(int32_t *out, nib_sample_work *sampler, const float *logits,
                        const nib_sampling *s, const int32_t *seen, size_t seen_count,
                        int64_t sequence, int64_t position, nib_err *err)
 {

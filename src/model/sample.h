@@ -16,23 +16,24 @@ typedef struct nib_sampling {
     uint64_t seed;
 } nib_sampling;
 
-typedef struct nib_sampler {
+typedef struct nib_sample_work {
     const nib_allocator *allocator;
     const nib_kernel *row; /* on the CPU */
     float *logits;         /* [vocab] adjusted logits */
     void *scratch;
     int64_t vocab;
-} nib_sampler;
+} nib_sample_work;
 
 /* An error names the value that is out of range. */
 nib_status nib__sampling_check(const nib_sampling *s, nib_err *err);
-nib_status nib__sampler_open(nib_sampler *out, int64_t vocab, const nib_allocator *a, nib_err *err);
-void nib__sampler_close(nib_sampler *sampler);
+nib_status nib__sample_work_open(nib_sample_work *out, int64_t vocab, const nib_allocator *a,
+                                 nib_err *err);
+void nib__sample_work_close(nib_sample_work *sampler);
 
 /* Draws the token for `position` of `sequence`. Filters run in llama.cpp's order: repetition
  * penalty over `seen`, top-k, top-p, min-p, then temperature. Ties go to the smaller id. NaN among
  * the logits is an error that names the token. */
-nib_status nib__sample(int32_t *out, nib_sampler *sampler, const float *logits,
+nib_status nib__sample(int32_t *out, nib_sample_work *sampler, const float *logits,
                        const nib_sampling *s, const int32_t *seen, size_t seen_count,
                        int64_t sequence, int64_t position, nib_err *err);
 
@@ -54,8 +55,8 @@ typedef struct nib_adjust {
 } nib_adjust;
 
 /* Returns the logits, or an adjusted copy that the sampler keeps until its next call. */
-const float *nib__sampler_adjust(nib_sampler *sampler, const float *logits,
-                                 const nib_adjust *adjust);
+const float *nib__sample_adjust(nib_sample_work *sampler, const float *logits,
+                                const nib_adjust *adjust);
 
 /* Log of the sum of all exponentials, in double, in ascending order of ids; *best: the
  * likeliest. */

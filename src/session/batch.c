@@ -37,7 +37,7 @@ typedef struct drafter {
 /* Draws the tokens of a step. */
 typedef struct drawer {
     nib_session *session;
-    nib_sampler *samplers; /* [threads] */
+    nib_sample_work *samplers; /* [threads] */
     int threads;
     int32_t ends[NIB_EOS_MAX];
     int end_count;
@@ -118,7 +118,7 @@ static void add_step_time(drafter *d, size_t tokens, double seconds)
 static void close_drawer(drawer *d)
 {
     for (int i = 0; i < d->threads; i++)
-        nib__sampler_close(&d->samplers[i]);
+        nib__sample_work_close(&d->samplers[i]);
     if (d->session != NULL)
         nib__release(&d->session->model->engine->allocator, d->samplers);
     *d = (drawer){0};
@@ -135,8 +135,8 @@ static nib_status open_drawer(drawer *out, nib_session *session, int64_t jobs, n
         return nib__fail_memory(err, (uint64_t)threads * sizeof *d.samplers, "samplers");
     nib_status status = NIB_OK;
     for (; d.threads < threads && status == NIB_OK; d.threads += status == NIB_OK)
-        status = nib__sampler_open(&d.samplers[d.threads], nib_session_vocab(session),
-                                   &engine->allocator, err);
+        status = nib__sample_work_open(&d.samplers[d.threads], nib_session_vocab(session),
+                                       &engine->allocator, err);
     if (status != NIB_OK) {
         close_drawer(&d);
         return status;
@@ -233,7 +233,7 @@ static void advance_constraint(nib_job *job, nib_new_token *t)
 }
 
 /* Draws the token after `count` tokens of the job, from a row of logits in host memory. */
-static nib_status draw_on_cpu(const drawer *d, nib_sampler *sampler, nib_job *job,
+static nib_status draw_on_cpu(const drawer *d, nib_sample_work *sampler, nib_job *job,
                               const int32_t *tokens, int64_t count, const float *logits,
                               nib_new_token *t)
 {
@@ -241,7 +241,7 @@ static nib_status draw_on_cpu(const drawer *d, nib_sampler *sampler, nib_job *jo
     adjust.made = tokens + job->prompt_count;
     adjust.made_count = (size_t)(count - job->prompt_count);
     adjust.allowed = make_mask(d, job);
-    return nib__sample(&t->id, sampler, nib__sampler_adjust(sampler, logits, &adjust),
+    return nib__sample(&t->id, sampler, nib__sample_adjust(sampler, logits, &adjust),
                        &job->sampling, tokens, (size_t)count, job->choice, count, &job->failed);
 }
 
@@ -259,7 +259,7 @@ static nib_status draw_on_device(const drawer *d, nib_job *job, int64_t count, i
 
 /* Draws the tokens of a job, each from logits preceded only by accepted tokens: continues as long
  * as the drawn token equals the drafted one. */
-static void draw_job(const drawer *d, nib_sampler *sampler, nib_job *job, const int32_t *tokens,
+static void draw_job(const drawer *d, nib_sample_work *sampler, nib_job *job, const int32_t *tokens,
                      const float *logits)
 {
     const int64_t vocab = nib_session_vocab(d->session);

@@ -16,18 +16,19 @@
 
 #include "refused.h"
 
-static nib_sampler open_sampler(int64_t vocab)
+static nib_sample_work open_sampler(int64_t vocab)
 {
     static nib_allocator a;
-    nib_sampler s;
+    nib_sample_work s;
     a = nib__allocator_default();
-    assert_int_equal(nib__sampler_open(&s, vocab, &a, NULL), NIB_OK);
+    assert_int_equal(nib__sample_work_open(&s, vocab, &a, NULL), NIB_OK);
     return s;
 }
 
 static const nib_sampling plain = {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = 7};
 
-static int32_t pick(nib_sampler *s, const float *logits, const nib_sampling *how, int64_t position)
+static int32_t pick(nib_sample_work *s, const float *logits, const nib_sampling *how,
+                    int64_t position)
 {
     int32_t id = -1;
     nib_err err;
@@ -128,7 +129,7 @@ static void test_frequencies(void **state)
         {.temperature = 1, .top_p = 1, .min_p = 1, .repeat_penalty = 1, .seed = 10},
     };
     enum { DRAWS = 20000 };
-    nib_sampler s = open_sampler(SMALL);
+    nib_sample_work s = open_sampler(SMALL);
     for (size_t w = 0; w < COUNT(ways); w++) {
         double p[SMALL];
         int seen[SMALL] = {0};
@@ -142,14 +143,14 @@ static void test_frequencies(void **state)
                          p[i] * DRAWS);
         }
     }
-    nib__sampler_close(&s);
+    nib__sample_work_close(&s);
 }
 
 static void test_greedy_and_ties(void **state)
 {
     (void)state;
     static const float logits[SMALL] = {0, 3, 1, 3, 2, 3, -INFINITY, 0};
-    nib_sampler s = open_sampler(SMALL);
+    nib_sample_work s = open_sampler(SMALL);
     nib_sampling how = plain;
     how.temperature = 0;
     assert_int_equal(pick(&s, logits, &how, 0), 1);
@@ -161,7 +162,7 @@ static void test_greedy_and_ties(void **state)
         const int32_t id = pick(&s, logits, &how, i);
         assert_true(id == 1 || id == 3);
     }
-    nib__sampler_close(&s);
+    nib__sample_work_close(&s);
 }
 
 /* The token depends only on logits, options, seed, sequence and position. */
@@ -169,7 +170,7 @@ static void test_reproducible(void **state)
 {
     (void)state;
     static const float logits[SMALL] = {0.1f, 2.0f, -1.0f, 1.5f, 1.49f, -4.0f, 0.7f, 0.0f};
-    nib_sampler s = open_sampler(SMALL), other = open_sampler(SMALL);
+    nib_sample_work s = open_sampler(SMALL), other = open_sampler(SMALL);
     int differ_by_seed = 0, differ_by_sequence = 0;
     for (int64_t i = 0; i < 200; i++) {
         const int32_t id = pick(&s, logits, &plain, i);
@@ -182,15 +183,15 @@ static void test_reproducible(void **state)
         differ_by_sequence += second != id;
     }
     assert_true(differ_by_seed > 50 && differ_by_sequence > 50);
-    nib__sampler_close(&s);
-    nib__sampler_close(&other);
+    nib__sample_work_close(&s);
+    nib__sample_work_close(&other);
 }
 
 static void test_repetition_penalty(void **state)
 {
     (void)state;
     static const float logits[SMALL] = {4, 3, 2.5f, -1, -2, -3, -4, -5};
-    nib_sampler s = open_sampler(SMALL);
+    nib_sample_work s = open_sampler(SMALL);
     nib_sampling how = plain;
     how.temperature = 0;
     how.repeat_penalty = 1.5;
@@ -215,14 +216,14 @@ static void test_repetition_penalty(void **state)
     how.repeat_penalty = 1.5;
     assert_int_equal(nib__sample(&id, &s, low, &how, (const int32_t[]){0}, 1, 0, 0, NULL), NIB_OK);
     assert_int_equal(id, 1);
-    nib__sampler_close(&s);
+    nib__sample_work_close(&s);
 }
 
 static void test_not_finite(void **state)
 {
     (void)state;
     float logits[SMALL] = {0, 1, 2, 3, 4, NAN, 6, 7};
-    nib_sampler s = open_sampler(SMALL);
+    nib_sample_work s = open_sampler(SMALL);
     nib_err err;
     int32_t id = 42;
     refused(NIB_CHECK_FAILED, nib__sample(&id, &s, logits, &plain, NULL, 0, 0, 11, &err), &err);
@@ -233,7 +234,7 @@ static void test_not_finite(void **state)
     for (int i = 0; i < SMALL; i++)
         logits[i] = -INFINITY;
     pick(&s, logits, &plain, 0);
-    nib__sampler_close(&s);
+    nib__sample_work_close(&s);
 }
 
 /* ---- the fast path of a large vocabulary must not change results ---- */
@@ -281,7 +282,7 @@ static void test_large_vocabulary(void **state)
     enum { VOCAB = 60000 };
     float *logits = malloc(VOCAB * sizeof *logits);
     candidate *sorted = malloc(VOCAB * sizeof *sorted);
-    nib_sampler s = open_sampler(VOCAB);
+    nib_sample_work s = open_sampler(VOCAB);
     static const int64_t top_k[] = {1, 2, 40, 1000, 14999, 15001, 59999, 60000, 70000, 0};
     for (int shape = 0; shape < 4; shape++) {
         for (int i = 0; i < VOCAB; i++) {
@@ -310,7 +311,7 @@ static void test_large_vocabulary(void **state)
             }
         }
     }
-    nib__sampler_close(&s);
+    nib__sample_work_close(&s);
     free(sorted);
     free(logits);
 }
@@ -345,10 +346,10 @@ static void test_memory(void **state)
     (void)state;
     failing f = {.left = 0};
     const nib_allocator a = failing_allocator(&f);
-    nib_sampler s;
+    nib_sample_work s;
     nib_err err;
-    refused(NIB_NO_MEMORY, nib__sampler_open(&s, 100, &a, &err), &err);
-    nib__sampler_close(&s);
+    refused(NIB_NO_MEMORY, nib__sample_work_open(&s, 100, &a, &err), &err);
+    nib__sample_work_close(&s);
     assert_int_equal(f.live, 0);
 }
 
