@@ -543,10 +543,10 @@ typedef struct nib_slot {
 
 /* Runs one forward step over slots [count]: any sequences, each with its next positions in order.
  * *logits: f32 [slots with NIB_SLOT_LOGITS][vocab], in slot order, valid until the next call; not
- * set if no slot asks for logits. On failure the sequences are unchanged, except that a sequence
- * with more than 512 slots may be empty if the model has attention windows. NIB_USAGE: no such
- * sequence, a position that is not its next, or an unknown output; NIB_BAD_INPUT: a token outside
- * the vocabulary; NIB_NO_MEMORY: the context is exceeded. */
+ * set, and may be NULL, if no slot asks for logits. On failure the sequences are unchanged, except
+ * that a sequence with more than 512 slots may be empty if the model has attention windows.
+ * NIB_USAGE: no such sequence, a position that is not its next, or an unknown output;
+ * NIB_BAD_INPUT: a token outside the vocabulary; NIB_NO_MEMORY: the context is exceeded. */
 NIB_CHECKED nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
                                         const float **logits, nib_err *err);
 /* Hidden states of the last step: f32 [slots with NIB_SLOT_HIDDEN][width], in slot order, valid
@@ -561,13 +561,14 @@ NIB_CHECKED nib_status nib_session_truncate(nib_session *session, int32_t sequen
 NIB_API int64_t nib_session_vocab(const nib_session *session);
 
 /* Writes the state of a sequence to the sink: its keys and values, and what they belong to
- * (docs/formats.md). Not while a generator, a conversation or a service uses the session
- * (NIB_USAGE). */
+ * (docs/formats.md). NIB_USAGE: no such sequence. */
 NIB_CHECKED nib_status nib_session_save(nib_session *session, int32_t sequence,
                                         const nib_sink *sink, nib_err *err);
-/* Replaces the state of a sequence by `size` such bytes. Its next position is *length. Any bytes are
- * safe to load. NIB_BAD_INPUT: not a whole state; NIB_NOT_AS_ASKED: of other weights, or computed in
- * other types than the session's (err names both); NIB_NO_MEMORY: longer than the context. */
+/* Replaces the state of a sequence by `size` such bytes. Its next position is *length. Any bytes
+ * are safe to load. On failure the sequence is unchanged, or empty if the device failed.
+ * NIB_BAD_INPUT: not a whole state; NIB_UNSUPPORTED: a later format; NIB_NOT_AS_ASKED: of other
+ * weights, or computed in other types or arithmetic than the session's (err names both);
+ * NIB_NO_MEMORY: longer than the context. */
 NIB_CHECKED nib_status nib_session_load(nib_session *session, int32_t sequence, const void *bytes,
                                         size_t size, int32_t *length, nib_err *err);
 
@@ -612,13 +613,13 @@ typedef struct nib_generate_options {
 typedef struct nib_sampler nib_sampler;
 
 /* Of the options, temperature, top_k, top_p, min_p, repeat_penalty and seed count; the others must
- * be 0 (NIB_USAGE), because nothing here could do them. */
+ * be 0 (NIB_USAGE), because a sampler could not follow them. */
 NIB_CHECKED nib_status nib_sampler_open(nib_sampler **out, nib_session *session,
                                         const nib_generate_options *options, nib_err *err);
 NIB_API void nib_sampler_close(nib_sampler *sampler);
 /* *token: the one that nib_generate would draw from logits [vocab] after tokens [count], which are
- * the prompt and the tokens drawn so far. The same arguments give the same token. NIB_FAILED: a
- * logit is not a number (err names its token). */
+ * the prompt and the tokens drawn so far. The same arguments give the same token.
+ * NIB_CHECK_FAILED: a logit is not a number (err names its token). */
 NIB_CHECKED nib_status nib_sampler_draw(nib_sampler *sampler, const float *logits,
                                         const int32_t *tokens, size_t count, int32_t *token,
                                         nib_err *err);
@@ -658,8 +659,8 @@ typedef struct nib_generate_stats {
  * the text so far is valid and the call succeeds, unless the prompt was still being read
  * (NIB_CANCELLED). stats may be NULL; they are filled in on failure, too. NIB_USAGE: an option is
  * out of range, or the prompt is longer than the context; NIB_BAD_INPUT: the schema is invalid;
- * NIB_UNSUPPORTED: the schema has something that cannot be enforced; NIB_FAILED: a logit is not a
- * number. */
+ * NIB_UNSUPPORTED: the schema has something that cannot be enforced; NIB_CHECK_FAILED: a logit is
+ * not a number. */
 NIB_CHECKED nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                                     const nib_sink *sink, nib_generate_stats *stats, nib_err *err);
 
@@ -687,7 +688,8 @@ typedef struct nib_piece {
 NIB_CHECKED nib_status nib_generator_open(nib_generator **out, nib_session *session,
                                           const nib_generate_options *options, nib_err *err);
 /* Runs the model until there is a piece, which is valid until the next call. Once piece->over is
- * set, so is that of every later piece. A failed call fails again. */
+ * set, so is that of every later piece. A failed call fails again. Progress is reported while the
+ * prompt is read, and may cancel it (NIB_CANCELLED). */
 NIB_CHECKED nib_status nib_generator_next(nib_generator *generator, nib_piece *piece, nib_err *err);
 /* Statistics so far; at any time. */
 NIB_API void nib_generator_stats_get(nib_generator *generator, nib_generate_stats *out);

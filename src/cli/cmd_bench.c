@@ -100,7 +100,7 @@ static int open_cold(run_context *r, cold_start *c, nib_engine *engine, const se
     for (int i = 0; i < c->tokens; i++)
         slots[i] = (nib_slot){.position = i,
                               .token = (int32_t)(i % nib_session_vocab(r->session)),
-                              .logits = i + 1 == c->tokens};
+                              .outputs = i + 1 == c->tokens ? NIB_SLOT_LOGITS : 0};
     if (nib_session_step(r->session, slots, (size_t)c->tokens, &logits, &err) != NIB_OK)
         return fail(&err);
     end_stage(c, COLD_PROMPT);

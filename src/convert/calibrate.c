@@ -48,7 +48,7 @@ static nib_status run_tokens(nib_session *session, const int32_t *ids, size_t co
             /* the head has an input only where logits are wanted */
             slots[i] = (nib_slot){.position = (int32_t)position,
                                   .token = ids[done + (size_t)i],
-                                  .logits = i + 1 == part};
+                                  .outputs = i + 1 == part ? NIB_SLOT_LOGITS : 0};
         }
         NIB_TRY(nib__runner_step(&session->runner, slots, (size_t)part, &logits, err));
         done += (size_t)part;

@@ -31,7 +31,7 @@ nib_status nib__bench_fill(nib_session *s, int32_t sequence, int64_t from, int64
             slots[i] = (nib_slot){.sequence = sequence,
                                   .position = (int32_t)(done + i),
                                   .token = token_at(s, done + i),
-                                  .logits = done + i + 1 == to};
+                                  .outputs = done + i + 1 == to ? NIB_SLOT_LOGITS : 0};
         NIB_TRY(nib__runner_step(&s->runner, slots, (size_t)part, &logits, err));
     }
     return NIB_OK;
@@ -53,8 +53,10 @@ nib_status nib__bench_decode_at(nib_session *s, int32_t sequence, int64_t from, 
         NIB_TRY(nib__bench_fill(s, sequence, 0, from, err));
     const uint64_t start = nib__now_ns();
     for (int64_t i = from; i < from + count; i++) {
-        const nib_slot slot = {
-            .sequence = sequence, .position = (int32_t)i, .token = token_at(s, i), .logits = true};
+        const nib_slot slot = {.sequence = sequence,
+                               .position = (int32_t)i,
+                               .token = token_at(s, i),
+                               .outputs = NIB_SLOT_LOGITS};
         NIB_TRY(nib__runner_step(&s->runner, &slot, 1, &logits, err));
     }
     *seconds = (double)(nib__now_ns() - start) * 1e-9;
@@ -86,7 +88,7 @@ nib_status nib__bench_batch(nib_session *s, int64_t sequences, int64_t count, co
             slots[j] = (nib_slot){.sequence = (int32_t)j,
                                   .position = (int32_t)position,
                                   .token = token_at(s, position),
-                                  .logits = true};
+                                  .outputs = NIB_SLOT_LOGITS};
         }
         NIB_TRY(nib__runner_step(&s->runner, slots, (size_t)sequences, logits, err));
     }

@@ -66,8 +66,9 @@ static nib_status run_slots(nib_session *session, const int32_t *ids, int64_t fi
 {
     nib_slot slots[NIB_CHUNK];
     for (int64_t i = 0; i < count; i++)
-        slots[i] = (nib_slot){
-            .position = (int32_t)(first + i), .token = ids[first + i], .logits = first + i < last};
+        slots[i] = (nib_slot){.position = (int32_t)(first + i),
+                              .token = ids[first + i],
+                              .outputs = first + i < last ? NIB_SLOT_LOGITS : 0};
     return nib__runner_step(&session->runner, slots, (size_t)count, logits, err);
 }
 

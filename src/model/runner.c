@@ -373,14 +373,43 @@ void nib__runner_close(nib_runner *r)
     nib__block_free(r->sides[NIB_SIDE_CPU].block, r->sides[NIB_SIDE_CPU].block_bytes);
     nib__block_free(r->sides[NIB_SIDE_CPU].rope, r->rope_bytes);
     nib__release(a, r->logits);
+    nib__release(a, r->hidden);
     nib__arena_free(&r->arena);
     *r = (nib_runner){0};
 }
 
 /* ---- a step ---- */
 
-/* Moves the rows of wanted slots to the front of the node's input; nothing reads the others any
- * more. */
+/* Writes the hidden states of the slots that ask for them to r->hidden, from the input of the final
+ * norm. Rows that ask for logits as well are normed again with the others, so that the output layer
+ * reads the same rows whatever else was asked. */
+static nib_status keep_hidden(nib_runner *r, const nib_node *norm, const nib_slot *slots,
+                              int64_t count, nib_err *err)
+{
+    const bool on_gpu = norm->side == NIB_SIDE_GPU;
+    const size_t before = r->hidden_rows, width = (size_t)norm->width;
+    /* on the GPU nothing else is in this buffer, which has room for a chunk, until the norm ran */
+    float *const gathered = (float *)(void *)r->sides[NIB_SIDE_GPU].at[NIB_BUFFER_GATHERED];
+    for (int64_t i = 0, end; i < count; i = end) {
+        end = i + 1;
+        if ((slots[i].outputs & NIB_SLOT_HIDDEN) == 0)
+            continue;
+        while (end < count && (slots[end].outputs & NIB_SLOT_HIDDEN) != 0)
+            end++;
+        float *const to = on_gpu ? gathered + (r->hidden_rows - before) * width
+                                 : r->hidden + r->hidden_rows * width;
+        NIB_TRY(nib__runner_hidden(r, norm, i, end - i, to, err));
+        r->hidden_rows += (size_t)(end - i);
+    }
+    const uint64_t values = (uint64_t)(r->hidden_rows - before) * width;
+    if (!on_gpu || values == 0)
+        return NIB_OK;
+    return nib__gpu_read(r->gpu, r->hidden + before * width, gathered, values * sizeof *gathered,
+                         err);
+}
+
+/* Moves the rows of slots that ask for logits to the front of the node's input; nothing reads the
+ * others any more. */
 static nib_status keep_wanted(nib_runner *r, const nib_node *node, const nib_slot *slots,
                               int64_t count, int64_t *kept, nib_err *err)
 {
@@ -390,7 +419,7 @@ static nib_status keep_wanted(nib_runner *r, const nib_node *node, const nib_slo
     *kept = 0;
     for (int64_t i = 0; i < count; i++) {
         char *to = residual + (uint64_t)*kept * row, *from = residual + (uint64_t)i * row;
-        if (!slots[i].logits)
+        if ((slots[i].outputs & NIB_SLOT_LOGITS) == 0)
             continue;
         if (to != from && side == NIB_SIDE_GPU)
             NIB_TRY(nib__gpu_copy(r->gpu, to, from, row, err));
@@ -427,8 +456,8 @@ static nib_status record_time(nib_runner *r, size_t node, uint64_t from, nib_err
     return NIB_OK;
 }
 
-/* Runs up to NIB_CHUNK slots and writes the logits of wanted ones to `logits`; *wanted: how
- * many. */
+/* Runs up to NIB_CHUNK slots and writes the logits of those that ask for them to `logits`; *wanted:
+ * how many. Adds hidden states to r->hidden. */
 static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count, float *logits,
                             int64_t *wanted, nib_err *err)
 {
@@ -440,6 +469,7 @@ static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count,
     for (size_t i = 0; i < r->ops.count; i++) {
         const nib_node *node = &r->ops.nodes[i];
         if (node->wanted_only && !cut) {
+            NIB_TRY(keep_hidden(r, node, slots, count, err));
             NIB_TRY(keep_wanted(r, node, slots, count, &m, err));
             cut = true;
             if (m == 0)
@@ -462,18 +492,25 @@ static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count,
     return r->ops.uses_gpu ? nib__gpu_finish(r->gpu, err) : NIB_OK;
 }
 
+/* *wanted, *hidden: how many slots ask for logits and for hidden states. */
 static nib_status check_slots(nib_runner *r, const nib_slot *slots, size_t count, size_t *wanted,
-                              nib_err *err)
+                              size_t *hidden, nib_err *err)
 {
     const int64_t vocab = nib__network_embed(r->net)->n;
-    *wanted = 0;
+    *wanted = *hidden = 0;
     for (size_t i = 0; i < count; i++) {
         if (slots[i].token < 0 || slots[i].token >= vocab)
             return nib__fail(err, NIB_BAD_INPUT,
                              "token %d is not one of the model's %" PRId64
                              "; does the tokenizer belong to another model?",
                              slots[i].token, vocab);
-        *wanted += slots[i].logits;
+        if ((slots[i].outputs & ~(uint32_t)(NIB_SLOT_LOGITS | NIB_SLOT_HIDDEN)) != 0)
+            return nib__fail(err, NIB_USAGE,
+                             "slot %zu asks for outputs 0x%" PRIx32
+                             "; known are NIB_SLOT_LOGITS, %d, and NIB_SLOT_HIDDEN, %d",
+                             i, slots[i].outputs, NIB_SLOT_LOGITS, NIB_SLOT_HIDDEN);
+        *wanted += (slots[i].outputs & NIB_SLOT_LOGITS) != 0;
+        *hidden += (slots[i].outputs & NIB_SLOT_HIDDEN) != 0;
     }
     return NIB_OK;
 }
@@ -499,17 +536,27 @@ static nib_status extend_all(nib_runner *r, const nib_slot *slots, size_t count,
     return NIB_OK;
 }
 
+/* Reserves `count` rows of f32 [columns] for the caller. */
+static nib_status reserve_rows(const nib_runner *r, float **rows, size_t *capacity, size_t count,
+                               int64_t columns, const char *what, nib_err *err)
+{
+    void *at = *rows;
+    const size_t row = (size_t)columns * sizeof(float);
+    if (!nib__reserve(&r->engine->allocator, &at, capacity, count, row))
+        return nib__fail_memory(err, count * (uint64_t)row, what);
+    *rows = at;
+    return NIB_OK;
+}
+
 nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err)
 {
-    const int64_t vocab = r->ops.ld[NIB_BUFFER_LOGITS];
-    size_t wanted;
-    NIB_TRY(check_slots(r, slots, count, &wanted, err));
-    void *rows = r->logits;
-    if (!nib__reserve(&r->engine->allocator, &rows, &r->logits_capacity, wanted,
-                      (size_t)vocab * sizeof(float)))
-        return nib__fail_memory(err, wanted * (uint64_t)vocab * sizeof(float), "logits");
-    r->logits = rows;
+    const int64_t vocab = r->ops.ld[NIB_BUFFER_LOGITS], width = r->net->config.width;
+    size_t wanted, hidden;
+    r->hidden_rows = 0;
+    NIB_TRY(check_slots(r, slots, count, &wanted, &hidden, err));
+    NIB_TRY(reserve_rows(r, &r->logits, &r->logits_capacity, wanted, vocab, "logits", err));
+    NIB_TRY(reserve_rows(r, &r->hidden, &r->hidden_capacity, hidden, width, "hidden states", err));
     NIB_TRY(extend_all(r, slots, count, err));
     float *to = r->logits;
     for (size_t done = 0; done < count; done += NIB_CHUNK) {
@@ -518,11 +565,13 @@ nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
         const nib_status status = run_chunk(r, slots + done, part_count, to, &chunk_wanted, err);
         if (status != NIB_OK) {
             roll_back(r, slots, count);
+            r->hidden_rows = 0;
             return status;
         }
         to += chunk_wanted * vocab;
     }
-    *logits = r->logits;
+    if (wanted > 0)
+        *logits = r->logits;
     return NIB_OK;
 }
 

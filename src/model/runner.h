@@ -62,6 +62,8 @@ typedef struct nib_runner {
     size_t gpu_logits;              /* capacity of the GPU's logits buffer, in rows */
     float *logits;                  /* [wanted][vocab] of the last step */
     size_t logits_capacity;         /* rows */
+    float *hidden;                  /* [hidden_rows][width] of the last step */
+    size_t hidden_rows, hidden_capacity;
     uint64_t weight_bytes;          /* read per token */
     int64_t looked_up;              /* embedding rows looked up since its pages were released */
     nib_observer observer;          /* see NULL: none */
@@ -85,6 +87,10 @@ nib_status nib__runner_gpu_bytes(uint64_t *out, const nib_network *net, const ni
                                  nib_type dtype, int64_t context, nib_err *err);
 /* Runs one operation for m tokens; on a GPU this only enqueues it. */
 nib_status nib__runner_node(nib_runner *runner, const nib_node *node, int64_t m, nib_err *err);
+/* Writes the final norm's output for `count` tokens from token `first` on to `out` [count][width],
+ * on the side of `norm`, which is NORM or NORM_QUANT. Its input remains. */
+nib_status nib__runner_hidden(nib_runner *runner, const nib_node *norm, int64_t first,
+                              int64_t count, float *out, nib_err *err);
 /* Number of products, from `node` on and among the next `left` nodes, that share one input and one
  * round of the workers for m tokens: q, k and v, or gate and up. */
 size_t nib__runner_joined(const nib_node *node, size_t left, int64_t m);
@@ -94,6 +100,7 @@ nib_status nib__runner_products(nib_runner *runner, const nib_node *nodes, size_
 /* Shares the outputs of a product of m tokens, `count` times `step` of them, among the workers. */
 void nib__share_outputs(nib_pool *pool, int64_t count, int64_t step, int64_t m, nib_pool_job job,
                         void *ctx);
+/* As nib_session_step. *logits is set if a slot asks for logits. */
 nib_status nib__runner_step(nib_runner *runner, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err);
 

@@ -254,6 +254,16 @@ static nib_status run_norm(nib_runner *r, const nib_node *node, int64_t m, nib_e
     return run_rows(r, node->row, &args, args.rows, err);
 }
 
+nib_status nib__runner_hidden(nib_runner *r, const nib_node *norm, int64_t first, int64_t count,
+                              float *out, nib_err *err)
+{
+    nib_norm args = norm_of(r, norm, norm->from, count);
+    args.x += first * args.ldx;
+    args.out = out;
+    args.ldo = norm->width;
+    return run_rows(r, nib__plan_operation(r->plan, NIB_OP_NORM)->row, &args, count, err);
+}
+
 static nib_status run_norm_quant(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     nib_norm_quant args = {.norm = norm_of(r, node, node->other, m), .quant = quant_of(r, node, m)};

@@ -585,7 +585,7 @@ static void add_slots(nib_batch *b, nib_job *job, int64_t count)
         b->slots[b->slot_count++] = (nib_slot){.sequence = (int32_t)job->sequence,
                                                .position = (int32_t)position,
                                                .token = s->tokens[position],
-                                               .logits = logits};
+                                               .outputs = logits ? NIB_SLOT_LOGITS : 0};
     }
     if (taken == 0)
         return;
@@ -793,7 +793,7 @@ static bool can_draw_on_device(const nib_batch *b)
 nib_status nib__batch_step(nib_batch *b, nib_err *err)
 {
     nib_runner *runner = &b->session->runner;
-    const float *logits;
+    const float *logits = NULL;
     nib_err failed;
     compose_step(b);
     if (b->slot_count == 0)

@@ -142,14 +142,25 @@ nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t 
         session->model, nib__runner_step(&session->runner, slots, count, logits, err), err);
 }
 
+const float *nib_session_hidden(const nib_session *session)
+{
+    return session->runner.hidden_rows > 0 ? session->runner.hidden : NULL;
+}
+
+nib_status nib__session_check_sequence(const nib_session *session, int32_t sequence, nib_err *err)
+{
+    NIB_TRY(nib__session_check_idle(session, err));
+    return sequence < 0 || sequence >= session->runner.kv.sequences
+               ? nib__fail(err, NIB_USAGE,
+                           "sequence %d is not one of the %" PRId64 " that were opened", sequence,
+                           session->runner.kv.sequences)
+               : NIB_OK;
+}
+
 nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t position,
                                 nib_err *err)
 {
-    NIB_TRY(nib__session_check_idle(session, err));
-    if (sequence < 0 || sequence >= session->runner.kv.sequences)
-        return nib__fail(err, NIB_USAGE,
-                         "sequence %d is not one of the %" PRId64 " that were opened", sequence,
-                         session->runner.kv.sequences);
+    NIB_TRY(nib__session_check_sequence(session, sequence, err));
     if (position < 0)
         return nib__fail(err, NIB_USAGE, "position %d of sequence %d is negative", position,
                          sequence);

@@ -17,12 +17,16 @@ struct nib_session {
     nib_step_times times; /* of steps that read no prompt */
     bool in_use;          /* by a batch, which owns the sequences */
     bool running;         /* in a call with callbacks */
+    bool hashed;
+    nib_hash weights; /* nib__basis_weights, once hashed */
 };
 
 /* Keeps the session until nib_session_close is called once more. */
 void nib__session_hold(nib_session *session);
 /* NIB_USAGE if a batch has the sequences, or as nib__session_enter. */
 nib_status nib__session_check_idle(const nib_session *session, nib_err *err);
+/* The same, and NIB_USAGE if there is no such sequence. */
+nib_status nib__session_check_sequence(const nib_session *session, int32_t sequence, nib_err *err);
 /* Begins a call that runs the session and its callbacks; nib__session_leave ends it. NIB_USAGE: one
  * is running, because a callback called the library or left it without returning; or the process
  * was forked. */

@@ -172,7 +172,7 @@ static int run_piece(const opened_cell *o, const cell *c, int64_t from, int64_t 
             slots[count++] = (nib_slot){.sequence = s,
                                         .position = (int32_t)i,
                                         .token = token_at(o, s, i),
-                                        .logits = s == 1 && i + 1 == to};
+                                        .outputs = s == 1 && i + 1 == to ? NIB_SLOT_LOGITS : 0};
     if (nib_session_step(o->o.session, slots, count, &logits, &err) != NIB_OK)
         return fail_cell(c, "%s", err.text);
     memcpy(rows + (to - 1) * o->vocab, logits, (size_t)o->vocab * sizeof *rows);

@@ -41,7 +41,7 @@ static double loss_by_hand(const opened *o, const int32_t *ids, size_t count)
     assert_int_equal(nib_session_truncate(o->session, 0, 0, NULL), NIB_OK);
     for (size_t i = 0; i + 1 < count; i++) {
         const float *logits;
-        const nib_slot slot = {0, (int32_t)i, ids[i], true};
+        const nib_slot slot = {0, (int32_t)i, ids[i], NIB_SLOT_LOGITS};
         assert_int_equal(nib_session_step(o->session, &slot, 1, &logits, NULL), NIB_OK);
         double sum = 0;
         for (int64_t v = 0; v < vocab; v++)

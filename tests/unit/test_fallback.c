@@ -136,7 +136,7 @@ static size_t layers_on_host(const run *r)
 static nib_status step(run *r)
 {
     const nib_slot slot = {
-        .position = r->o.session->runner.kv.lengths[0], .token = 1, .logits = true};
+        .position = r->o.session->runner.kv.lengths[0], .token = 1, .outputs = NIB_SLOT_LOGITS};
     const float *logits;
     r->err = (nib_err){NIB_OK, ""};
     return nib_session_step(r->o.session, &slot, 1, &logits, &r->err);
@@ -157,10 +157,15 @@ static void nothing_is_compiled_or_allocated_after_opening(void **state)
     r->device.refuse_option = "";
     nib_slot slots[40];
     for (int i = 0; i < 40; i++)
-        slots[i] = (nib_slot){.position = i, .token = i, .logits = i == 39};
+        slots[i] = (nib_slot){.position = i,
+                              .token = i,
+                              .outputs = i == 39  ? NIB_SLOT_LOGITS | NIB_SLOT_HIDDEN
+                                         : i > 30 ? NIB_SLOT_HIDDEN
+                                                  : 0};
     const float *logits;
     if (nib_session_step(r->o.session, slots, 40, &logits, &r->err) != NIB_OK)
         fail_msg("%s", r->err.text);
+    assert_non_null(nib_session_hidden(r->o.session));
     for (int i = 0; i < 3; i++)
         assert_int_equal(step(r), NIB_OK);
     assert_int_equal(r->o.session->runner.gpu->loaded_count, compiled);

@@ -453,7 +453,7 @@ static void by_hand(const opened *o, int count, received *out)
     const size_t end = size + (size_t)count;
     for (size_t i = 0; i + 1 < end; i++) {
         const float *logits;
-        const nib_slot slot = {0, (int32_t)i, all[i], true};
+        const nib_slot slot = {0, (int32_t)i, all[i], NIB_SLOT_LOGITS};
         assert_int_equal(nib_session_step(o->session, &slot, 1, &logits, NULL), NIB_OK);
         int32_t best = 0;
         for (int32_t v = 1; v < vocab; v++)

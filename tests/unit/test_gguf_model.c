@@ -78,7 +78,7 @@ static float *run_all(const char *family, const golden *g, const char *recipe, c
         &(open_how){.path = path, .recipe = recipe, .dtype = dtype, .isa = isa, .threads = 2});
     nib_slot *slots = calloc((size_t)g->count, sizeof *slots);
     for (int64_t i = 0; i < g->count; i++)
-        slots[i] = (nib_slot){0, (int32_t)i, g->tokens[i], true};
+        slots[i] = (nib_slot){0, (int32_t)i, g->tokens[i], NIB_SLOT_LOGITS};
     assert_int_equal(nib_session_vocab(o.session), g->vocab);
     if (nib_session_step(o.session, slots, (size_t)g->count, &logits, &err) != NIB_OK)
         fail_msg("%s", err.text);

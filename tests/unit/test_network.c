@@ -102,7 +102,7 @@ static void run_part(nib_session *s, const golden *g, int as, int64_t first, int
     nib_slot *slots = calloc((size_t)count, sizeof *slots);
     assert_non_null(slots);
     for (int64_t i = 0; i < count; i++)
-        slots[i] = (nib_slot){as, (int32_t)(first + i), g->tokens[first + i], true};
+        slots[i] = (nib_slot){as, (int32_t)(first + i), g->tokens[first + i], NIB_SLOT_LOGITS};
     const float *logits;
     must_step(s, slots, (size_t)count, &logits);
     memcpy(out + first * g->vocab, logits, (size_t)(count * g->vocab) * sizeof *out);
@@ -192,8 +192,8 @@ static void test_ragged_batch(void **state)
             size_t count = 0;
             for (int s = 0; s < SEQUENCES; s++)
                 for (int64_t n = 0; n < speed[s] && at[s] < f.sequences[s % 2].count; n++, at[s]++)
-                    slots[count++] =
-                        (nib_slot){s, (int32_t)at[s], f.sequences[s % 2].tokens[at[s]], true};
+                    slots[count++] = (nib_slot){s, (int32_t)at[s], f.sequences[s % 2].tokens[at[s]],
+                                                NIB_SLOT_LOGITS};
             const float *logits;
             must_step(f.on.session, slots, count, &logits);
             for (size_t j = 0; j < count; j++) {
@@ -226,13 +226,13 @@ static void test_wanted_rows(void **state)
     const float *logits;
     const size_t row = (size_t)g->vocab * sizeof *logits;
     for (int i = 0; i < 40; i++)
-        slots[i] = (nib_slot){0, i, g->tokens[i], i == 3 || i == 4 || i == 9};
+        slots[i] = (nib_slot){0, i, g->tokens[i], i == 3 || i == 4 || i == 9 ? NIB_SLOT_LOGITS : 0};
     must_step(f.on.session, slots, 10, &logits);
     assert_memory_equal(logits, whole + 3 * g->vocab, row);
     assert_memory_equal(logits + g->vocab, whole + 4 * g->vocab, row);
     assert_memory_equal(logits + 2 * g->vocab, whole + 9 * g->vocab, row);
     must_step(f.on.session, slots + 10, 29, &logits);
-    slots[39].logits = true;
+    slots[39].outputs = NIB_SLOT_LOGITS;
     must_step(f.on.session, slots + 39, 1, &logits);
     assert_memory_equal(logits, whole + 39 * g->vocab, row);
     free(whole);
@@ -255,7 +255,7 @@ static void test_truncate_restores_the_bits(void **state)
         nib_slot slots[20];
         const float *logits;
         for (int j = 0; j < 20; j++)
-            slots[j] = (nib_slot){0, cuts[i] + j, other->tokens[j], true};
+            slots[j] = (nib_slot){0, cuts[i] + j, other->tokens[j], NIB_SLOT_LOGITS};
         must_step(s, slots, 20, &logits);
         assert_int_equal(nib_session_truncate(s, 0, cuts[i], NULL), NIB_OK);
         memset(again + cuts[i] * g->vocab, 0,
@@ -265,7 +265,7 @@ static void test_truncate_restores_the_bits(void **state)
     }
     /* truncating past the end changes nothing */
     assert_int_equal(nib_session_truncate(s, 0, 5000, NULL), NIB_OK);
-    const nib_slot next = {0, (int32_t)g->count, 1, false};
+    const nib_slot next = {0, (int32_t)g->count, 1, 0};
     const float *logits;
     must_step(s, &next, 1, &logits);
     free(whole);
@@ -319,13 +319,13 @@ static void test_step_errors(void **state)
     nib_session *s = o.session;
     nib_slot slots[9];
     for (int i = 0; i < 9; i++)
-        slots[i] = (nib_slot){0, i, i, true};
-    assert_refused(s, &(nib_slot){0, 1, 5, true}, 1, NIB_USAGE);
-    assert_refused(s, &(nib_slot){0, -1, 5, true}, 1, NIB_USAGE);
-    assert_refused(s, &(nib_slot){2, 0, 5, true}, 1, NIB_USAGE);
-    assert_refused(s, &(nib_slot){-1, 0, 5, true}, 1, NIB_USAGE);
-    assert_refused(s, &(nib_slot){0, 0, 257, true}, 1, NIB_BAD_INPUT);
-    assert_refused(s, &(nib_slot){0, 0, -1, true}, 1, NIB_BAD_INPUT);
+        slots[i] = (nib_slot){0, i, i, NIB_SLOT_LOGITS};
+    assert_refused(s, &(nib_slot){0, 1, 5, NIB_SLOT_LOGITS}, 1, NIB_USAGE);
+    assert_refused(s, &(nib_slot){0, -1, 5, NIB_SLOT_LOGITS}, 1, NIB_USAGE);
+    assert_refused(s, &(nib_slot){2, 0, 5, NIB_SLOT_LOGITS}, 1, NIB_USAGE);
+    assert_refused(s, &(nib_slot){-1, 0, 5, NIB_SLOT_LOGITS}, 1, NIB_USAGE);
+    assert_refused(s, &(nib_slot){0, 0, 257, NIB_SLOT_LOGITS}, 1, NIB_BAD_INPUT);
+    assert_refused(s, &(nib_slot){0, 0, -1, NIB_SLOT_LOGITS}, 1, NIB_BAD_INPUT);
     assert_refused(s, slots, 9, NIB_NO_MEMORY); /* the context has 8 positions */
     slots[3].position = 2;
     assert_refused(s, slots, 8, NIB_USAGE);
@@ -477,7 +477,7 @@ static void test_norms_on_device(void **state)
     if (!opencl_is_here())
         skip_test(__func__, SKIP_OPENCL);
     for (size_t i = 0; i < COUNT(models); i++) {
-        static const nib_slot slots[] = {{0, 0, 7, false}, {0, 1, 11, false}, {0, 2, 5, true}};
+        static const nib_slot slots[] = {{0, 0, 7, 0}, {0, 1, 11, 0}, {0, 2, 5, NIB_SLOT_LOGITS}};
         char path[64];
         const float *logits;
         float want[VOCAB_MAX];
@@ -505,7 +505,7 @@ static void test_norms_on_device(void **state)
 static void read_first_logits(const char *path, bool biased, float *out)
 {
     opened o = must_open(&(open_how){.path = path, .dtype = "f32"});
-    const nib_slot slot = {0, 0, 7, true};
+    const nib_slot slot = {0, 0, 7, NIB_SLOT_LOGITS};
     const float *logits;
     must_step(o.session, &slot, 1, &logits);
     memcpy(out, logits, (size_t)nib_session_vocab(o.session) * sizeof *out);
@@ -625,7 +625,8 @@ static void test_memory(void **state)
                                      &err);
         if (status == NIB_OK) {
             const float *logits;
-            status = nib_session_step(o.session, &(nib_slot){0, 0, 1, true}, 1, &logits, &err);
+            status = nib_session_step(o.session, &(nib_slot){0, 0, 1, NIB_SLOT_LOGITS}, 1, &logits,
+                                      &err);
             close_opened(&o);
         }
         done = status == NIB_OK;

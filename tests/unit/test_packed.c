@@ -96,7 +96,8 @@ static void check(const char *words, const char *isa, size_t *used)
     if (*words == 0 ? *note_of(o.plan) != 0 : strstr(note_of(o.plan), words) == NULL)
         fail_msg("\"%s\" is not in \"%s\"", words, note_of(o.plan));
     for (int i = 0; i < TOKENS; i++)
-        slots[i] = (nib_slot){.position = i, .token = 7 * i + 1, .logits = i == TOKENS - 1};
+        slots[i] = (nib_slot){
+            .position = i, .token = 7 * i + 1, .outputs = i == TOKENS - 1 ? NIB_SLOT_LOGITS : 0};
     assert_int_equal(nib_session_step(o.session, slots, TOKENS, &logits, &err), NIB_OK);
     vocab = nib_session_vocab(o.session);
     if (wanted == NULL) {

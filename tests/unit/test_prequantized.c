@@ -251,7 +251,7 @@ static float *run_as(const open_how *how, int64_t chunk)
     assert_non_null(out);
     assert_int_equal(nib_session_vocab(o.session), VOCAB);
     for (int i = 0; i < TOKENS; i++)
-        slots[i] = (nib_slot){0, i, (i * 37 + 11) % VOCAB, true};
+        slots[i] = (nib_slot){0, i, (i * 37 + 11) % VOCAB, NIB_SLOT_LOGITS};
     for (int64_t at = 0; at < TOKENS; at += chunk) {
         const int64_t count = nib__min(chunk, TOKENS - at);
         const float *logits;

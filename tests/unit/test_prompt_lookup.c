@@ -287,10 +287,10 @@ static void test_rejected_draft_leaves_no_trace(void **state)
             const int32_t token = (int32_t)(next_random(&random) % TOKENS);
             const int drafts = at % 16;
             const float *want, *got;
-            const nib_slot one = {0, at, token, true};
+            const nib_slot one = {0, at, token, NIB_SLOT_LOGITS};
             nib_slot slots[16];
             for (int i = 0; i <= drafts; i++)
-                slots[i] = (nib_slot){0, at + i, (token + i) % TOKENS, true};
+                slots[i] = (nib_slot){0, at + i, (token + i) % TOKENS, NIB_SLOT_LOGITS};
             nib_err err;
             if (nib_session_step(plain.session, &one, 1, &want, &err) != NIB_OK ||
                 nib_session_step(o.session, slots, (size_t)drafts + 1, &got, &err) != NIB_OK ||

@@ -45,8 +45,8 @@ static bool runs_equal(nib_session *s, const workload *w, int batch, int64_t chu
         size_t count = 0;
         for (int j = 0; j < batch; j++)
             for (int64_t n = 0; n < chunk && step >= j % BASES && at[j] < w->length; n++, at[j]++)
-                slots[count++] =
-                    (nib_slot){j, (int32_t)at[j], w->tokens[j % BASES * w->length + at[j]], true};
+                slots[count++] = (nib_slot){
+                    j, (int32_t)at[j], w->tokens[j % BASES * w->length + at[j]], NIB_SLOT_LOGITS};
         const float *logits;
         nib_err err;
         if (nib_session_step(s, slots, count, &logits, &err) != NIB_OK)
@@ -79,7 +79,7 @@ static void fill_workload(workload *w, const open_how *how)
         for (int64_t i = 0; i < w->length; i++) {
             random = random * 1664525u + 1013904223u;
             w->tokens[b * w->length + i] = (int32_t)((random >> 8) % (uint32_t)w->vocab);
-            slots[i] = (nib_slot){0, (int32_t)i, w->tokens[b * w->length + i], true};
+            slots[i] = (nib_slot){0, (int32_t)i, w->tokens[b * w->length + i], NIB_SLOT_LOGITS};
         }
         const float *logits;
         nib_err err;

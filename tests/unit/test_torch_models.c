@@ -30,7 +30,7 @@ static double check_sequence(nib_session *s, const nib_checkpoint *golden, int i
     nib_slot slots[64];
     assert_true(count <= 64);
     for (int64_t t = 0; t < count; t++)
-        slots[t] = (nib_slot){0, (int32_t)t, tokens[t], true};
+        slots[t] = (nib_slot){0, (int32_t)t, tokens[t], NIB_SLOT_LOGITS};
     assert_int_equal(nib_session_truncate(s, 0, 0, NULL), NIB_OK);
     assert_int_equal(nib_session_step(s, slots, (size_t)count, &got, &err), NIB_OK);
     for (int64_t t = 0; t < count; t++) {

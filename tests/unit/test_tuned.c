@@ -64,10 +64,11 @@ static float *logits_of(nib_model *model, const nib_plan *plan, size_t *size)
     *size = (size_t)nib_session_vocab(s) * sizeof(float);
     float *kept = malloc(2 * *size);
     for (int i = 0; i < PROMPT; i++)
-        slots[i] = (nib_slot){.position = i, .token = 3 * i + 1, .logits = i + 1 == PROMPT};
+        slots[i] = (nib_slot){
+            .position = i, .token = 3 * i + 1, .outputs = i + 1 == PROMPT ? NIB_SLOT_LOGITS : 0};
     assert_int_equal(nib_session_step(s, slots, PROMPT, &logits, &err), NIB_OK);
     memcpy(kept, logits, *size);
-    slots[0] = (nib_slot){.position = PROMPT, .token = 7, .logits = true};
+    slots[0] = (nib_slot){.position = PROMPT, .token = 7, .outputs = NIB_SLOT_LOGITS};
     assert_int_equal(nib_session_step(s, slots, 1, &logits, &err), NIB_OK);
     memcpy((char *)kept + *size, logits, *size);
     nib_session_close(s);

@@ -36,7 +36,8 @@ int main(int argc, char **argv)
     const nib_request request = {.dtype = argv[2], .recipe = recipe};
     nib_slot *slots = calloc(count, sizeof *slots);
     for (size_t i = 0; slots != NULL && i < count; i++)
-        slots[i] = (nib_slot){.position = (int32_t)i, .token = atoi(argv[3 + i]), .logits = true};
+        slots[i] = (nib_slot){
+            .position = (int32_t)i, .token = atoi(argv[3 + i]), .outputs = NIB_SLOT_LOGITS};
     if (slots == NULL || nib_engine_open(&engine, NULL, &err) != NIB_OK ||
         nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
         nib_plan_make(&plan, model, &request, &err) != NIB_OK ||
