@@ -8,9 +8,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+/* An option that is not a number stays, to be refused. */
 static double pick_value(double option, double file, double fallback)
 {
-    return option >= 0 ? option : file >= 0 ? file : fallback;
+    return !(option < 0) ? option : file >= 0 ? file : fallback;
 }
 
 static double asked_value(double option, double off)

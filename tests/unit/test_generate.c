@@ -374,11 +374,11 @@ static void test_errors(void **state)
     o.temperature = 1000;
     assert_refused(s.on.session, &o, NIB_USAGE);
     o.temperature = NAN;
-    nib_generate_stats stats = {.size = sizeof stats};
-    received r;
-    stats = generate(s.on.session, &o, &r); /* unset: the default */
-    assert_true(stats.temperature == 0.8);
+    assert_refused(s.on.session, &o, NIB_USAGE);
     o.temperature = 0;
+    received r;
+    const nib_generate_stats stats = generate(s.on.session, &o, &r); /* the default */
+    assert_true(stats.temperature == 0.8);
     o.top_p = 2;
     assert_refused(s.on.session, &o, NIB_USAGE);
     o.top_p = 1;
