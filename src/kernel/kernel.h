@@ -23,6 +23,7 @@ typedef enum nib_arithmetic {
     NIB_ARITHMETIC_OTHER, /* specific to a device, within the row's tolerance */
     NIB_ARITHMETIC_COUNT
 } nib_arithmetic;
+extern const char *const nib__arithmetic_names[]; /* "f32", "bf16", "i32", ... */
 
 /* The arithmetic unit whose rate bounds a row. */
 typedef enum nib_unit {

@@ -37,6 +37,9 @@ static const nib_family *const families[] = {
 };
 /* clang-format on */
 
+const char *const nib__arithmetic_names[] = {"f32", "bf16", "i32", "lanes", "exact", "other"};
+_Static_assert(COUNT(nib__arithmetic_names) == NIB_ARITHMETIC_COUNT, "a name for each contract");
+
 size_t nib__kernel_count(void)
 {
     size_t count = 0;

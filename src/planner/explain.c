@@ -8,9 +8,6 @@
 
 #include <stdio.h>
 
-static const char *const contract_names[NIB_ARITHMETIC_COUNT] = {"f32",   "bf16",  "i32",
-                                                                 "lanes", "exact", "other"};
-
 static const char *const packing_phase = "pack";
 
 const char *nib__driver_words(const nib_policy *policy, const nib_kernel *kernel)
@@ -207,7 +204,8 @@ static void explain_rank(nib_ledger *ledger, nib_candidate *candidate, const nib
         nib__ledger_add_candidate_reason(
             ledger, candidate, "numbers",
             nib__ledger_text(ledger, "its arithmetic contract is %s, but the layer's is %s",
-                             contract_names[row->arithmetic], contract_names[chosen->arithmetic]));
+                             nib__arithmetic_names[row->arithmetic],
+                             nib__arithmetic_names[chosen->arithmetic]));
     else if (explain_tuned(ledger, candidate, variant, query, row))
         return;
     else if (nib__variant_outpaces(chosen, row, variant->machine, INT64_MAX))
