@@ -21,7 +21,7 @@ typedef struct failing_gpu {
     uint64_t held;
     int takes_left;          /* allocations that still succeed; negative: all */
     const char *fail_launch; /* function whose launch fails; NULL: none */
-    bool hangs, fail_read;
+    bool hangs, fail_read, fail_write;
     bool subgroups; /* whether the device has subgroups */
     int live;       /* buffers, programs, functions and events not released */
     int launches;   /* accepted launches */
@@ -77,7 +77,8 @@ static inline void failing_give(nib_gpu *gpu, uint64_t handle)
 static inline nib_status failing_write(nib_gpu *gpu, uint64_t handle, uint64_t at, const void *from,
                                        uint64_t bytes, nib_err *err)
 {
-    (void)err;
+    if (failing_of(gpu)->fail_write)
+        return nib__fail(err, NIB_FAILED, "a copy to the device: the bus is gone");
     failing_of(gpu)->copies++;
     failing_of(gpu)->copied += bytes;
     memcpy(failing_piece_of(handle)->data + at, from, (size_t)bytes);

@@ -247,6 +247,13 @@ static void free_before_window(nib_kv_group *g, int32_t *table, int64_t sequence
         release_block(g, &table[(*first)++]);
 }
 
+static void take_block(nib_kv_group *g, int32_t *entry)
+{
+    *entry = g->free[--g->free_count]; /* never empty: every sequence has its share of blocks */
+    g->uses[*entry] = 1;
+    g->stale = true;
+}
+
 void nib__kv_place(nib_kv *kv, int64_t sequence, int64_t position)
 {
     for (int64_t i = 0; i < kv->group_count; i++) {
@@ -257,9 +264,7 @@ void nib__kv_place(nib_kv *kv, int64_t sequence, int64_t position)
             continue;
         if (g->window > 0)
             free_before_window(g, table, sequence, position);
-        *entry = g->free[--g->free_count]; /* never empty: every sequence has its share of blocks */
-        g->uses[*entry] = 1;
-        g->stale = true;
+        take_block(g, entry);
     }
 }
 
@@ -369,4 +374,147 @@ int64_t nib__kv_used_blocks(const nib_kv *kv)
     for (int64_t g = 0; g < kv->group_count; g++)
         sum -= kv->groups[g].free_count;
     return sum;
+}
+
+/* ---- the content of a sequence ---- */
+
+uint64_t nib__kv_position_bytes(const nib_kv *kv)
+{
+    return (uint64_t)(2 * kv->kv_heads * nib__cache_bytes(kv->type, kv->head_dim, 1));
+}
+
+bool nib__kv_has_window(const nib_kv *kv, int64_t layer)
+{
+    return kv->groups[kv->group_of[layer]].window > 0;
+}
+
+int64_t nib__kv_first(const nib_kv *kv, int64_t sequence)
+{
+    int64_t first = 0;
+    for (int64_t i = 0; i < kv->group_count; i++)
+        first = nib__max(first, kv->groups[i].firsts[sequence]);
+    return first * NIB_CACHE_BLOCK;
+}
+
+/* Bytes of one side (keys or values) of a block. */
+static uint64_t block_side_bytes(const nib_kv *kv)
+{
+    return (uint64_t)(kv->kv_heads * nib__cache_bytes(kv->type, kv->head_dim, NIB_CACHE_BLOCK));
+}
+
+uint64_t nib__kv_scratch_bytes(const nib_kv *kv)
+{
+    return kv->gpu != NULL ? block_side_bytes(kv) : 0;
+}
+
+/* Copies `dim` elements that are `step_from` and `step_to` elements apart. */
+NIB_INLINE void copy_spread(char *to, int64_t step_to, const char *from, int64_t step_from,
+                            int64_t dim, const size_t bytes)
+{
+    for (int64_t d = 0; d < dim; d++)
+        memcpy(to + (size_t)(d * step_to) * bytes, from + (size_t)(d * step_from) * bytes, bytes);
+}
+
+static void copy_elements(char *to, int64_t step_to, const char *from, int64_t step_from,
+                          int64_t dim, int64_t bytes)
+{
+    if (step_to == 1 && step_from == 1)
+        memcpy(to, from, (size_t)(dim * bytes));
+    else if (bytes == 4)
+        copy_spread(to, step_to, from, step_from, dim, 4);
+    else if (bytes == 2)
+        copy_spread(to, step_to, from, step_from, dim, 2);
+    else
+        copy_spread(to, step_to, from, step_from, dim, 1);
+}
+
+/* Copies one side of `count` positions between a block [kv_heads] and rows of the common order,
+ * which begin at this side. */
+static void copy_side(const nib_kv *kv, bool keys, bool out, char *block, char *rows, int64_t count)
+{
+    const int64_t dim = kv->head_dim, bytes = nib__cache_value_bytes(kv->type),
+                  vector = nib__cache_bytes(kv->type, dim, 1), row = 2 * kv->kv_heads * vector,
+                  step = keys ? NIB_CACHE_BLOCK : 1, next = keys ? 1 : dim;
+    for (int64_t h = 0; h < kv->kv_heads; h++, rows += vector) {
+        char *const head = block + h * NIB_CACHE_BLOCK * vector,
+                    *scales = head + NIB_CACHE_BLOCK * dim * bytes;
+        for (int64_t i = 0; i < count; i++) {
+            char *const cached = head + i * next * bytes, *common = rows + i * row;
+            if (out)
+                copy_elements(common, 1, cached, step, dim, bytes);
+            else
+                copy_elements(cached, step, common, 1, dim, bytes);
+            if (kv->type == NIB_TYPE_I8)
+                memcpy(out ? common + dim * bytes : scales + i * (int64_t)sizeof(float),
+                       out ? scales + i * (int64_t)sizeof(float) : common + dim * bytes,
+                       sizeof(float));
+        }
+    }
+}
+
+/* One side of a block of the sequence: an address on the GPU, if the cache is there. */
+static char *find_side(const nib_kv *kv, int64_t sequence, int64_t layer, int64_t block, bool keys)
+{
+    const nib_cache cache = nib__kv_layer(kv, layer);
+    const nib_kv_group *g = &kv->groups[kv->group_of[layer]];
+    const int64_t at = g->tables[sequence * kv->table_ld + block];
+    return (char *)(keys ? cache.keys : cache.values) +
+           at * cache.block_heads * nib__cache_bytes(kv->type, kv->head_dim, NIB_CACHE_BLOCK);
+}
+
+nib_status nib__kv_read(const nib_kv *kv, int64_t sequence, int64_t layer, int64_t block,
+                        int64_t count, void *out, void *scratch, nib_err *err)
+{
+    char *rows = out;
+    for (int keys = 1; keys >= 0; keys--, rows += nib__kv_position_bytes(kv) / 2) {
+        char *side = find_side(kv, sequence, layer, block, keys);
+        if (kv->gpu != NULL)
+            NIB_TRY(nib__gpu_read(kv->gpu, scratch, side, block_side_bytes(kv), err));
+        copy_side(kv, keys, true, kv->gpu != NULL ? scratch : side, rows, count);
+    }
+    return NIB_OK;
+}
+
+nib_status nib__kv_write(nib_kv *kv, int64_t sequence, int64_t layer, int64_t block, int64_t count,
+                         const void *from, void *scratch, nib_err *err)
+{
+    char *rows = (char *)(uintptr_t)from; /* only read */
+    for (int keys = 1; keys >= 0; keys--, rows += nib__kv_position_bytes(kv) / 2) {
+        char *side = find_side(kv, sequence, layer, block, keys);
+        copy_side(kv, keys, false, kv->gpu != NULL ? scratch : side, rows, count);
+        if (kv->gpu != NULL)
+            NIB_TRY(nib__gpu_write(kv->gpu, side, scratch, block_side_bytes(kv), err));
+    }
+    return NIB_OK;
+}
+
+bool nib__kv_can_hold(const nib_kv *kv, int64_t first, int64_t length)
+{
+    bool windowed = false;
+    if (first < 0 || first > length || length > kv->context || first % NIB_CACHE_BLOCK != 0)
+        return false;
+    for (int64_t i = 0; i < kv->group_count; i++) {
+        const nib_kv_group *g = &kv->groups[i];
+        const int64_t blocks = nib__ceil_div(length, NIB_CACHE_BLOCK) - first / NIB_CACHE_BLOCK;
+        if (g->window == 0)
+            continue;
+        windowed = true;
+        if (blocks > g->blocks / kv->sequences || first > nib__max(length + 1 - g->window, 0))
+            return false;
+    }
+    return windowed || first == 0;
+}
+
+void nib__kv_replace(nib_kv *kv, int64_t sequence, int64_t first, int64_t length)
+{
+    nib__kv_truncate(kv, sequence, 0);
+    for (int64_t i = 0; i < kv->group_count; i++) {
+        nib_kv_group *g = &kv->groups[i];
+        int32_t *table = g->tables + sequence * kv->table_ld;
+        const int64_t begin = g->window > 0 ? first / NIB_CACHE_BLOCK : 0;
+        g->firsts[sequence] = (int32_t)begin;
+        for (int64_t b = begin; b < nib__ceil_div(length, NIB_CACHE_BLOCK); b++)
+            take_block(g, &table[b]);
+    }
+    kv->lengths[sequence] = (int32_t)length;
 }

@@ -92,6 +92,30 @@ int64_t nib__kv_keep(nib_kv *kv, int64_t sequence, int64_t position);
  * and a length that `from` can be rolled back to. */
 void nib__kv_share(nib_kv *kv, int64_t from, int64_t to, int64_t positions);
 nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer);
+
+/* ---- the content of a sequence, in the same order on every device ----
+ *
+ * A position has the key of each head, then the value of each head; I8: each followed by its
+ * scale. */
+
+/* Bytes of a position in a layer. */
+uint64_t nib__kv_position_bytes(const nib_kv *kv);
+/* Whether a layer may hold only the last positions of a sequence; and the first that such layers
+ * hold, in whole blocks. */
+bool nib__kv_has_window(const nib_kv *kv, int64_t layer);
+int64_t nib__kv_first(const nib_kv *kv, int64_t sequence);
+/* Copies the first `count` positions of block number `block` of the sequence, in one layer, out of
+ * the cache or into it. scratch: nib__kv_scratch_bytes. */
+nib_status nib__kv_read(const nib_kv *kv, int64_t sequence, int64_t layer, int64_t block,
+                        int64_t count, void *out, void *scratch, nib_err *err);
+nib_status nib__kv_write(nib_kv *kv, int64_t sequence, int64_t layer, int64_t block, int64_t count,
+                         const void *from, void *scratch, nib_err *err);
+uint64_t nib__kv_scratch_bytes(const nib_kv *kv);
+/* Whether a sequence can have this length, with nothing before `first` in layers with a window. */
+bool nib__kv_can_hold(const nib_kv *kv, int64_t first, int64_t length);
+/* Gives the sequence new blocks for such a length; nib__kv_write fills them. */
+void nib__kv_replace(nib_kv *kv, int64_t sequence, int64_t first, int64_t length);
+
 /* Bytes allocated, and bytes of the positions held. */
 uint64_t nib__kv_bytes(const nib_kv *kv);
 uint64_t nib__kv_used_bytes(const nib_kv *kv);
