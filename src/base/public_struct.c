@@ -26,7 +26,8 @@ nib_status nib__options_read(void *out, size_t size, size_t used, const void *gi
     memset(out, 0, size);
     if (given != NULL) {
         const size_t theirs = size_of(given, size);
-        if (theirs < sizeof theirs || theirs > SIZE_MOST)
+        /* the structs of every version are aligned, so another size could cut a member in two */
+        if (theirs < sizeof theirs || theirs > SIZE_MOST || theirs % sizeof theirs != 0)
             return nib__fail(err, NIB_USAGE,
                              "%s.size is %zu; set it to sizeof(%s), or start with nib_init", type,
                              theirs, type);
