@@ -38,6 +38,7 @@ struct nib_generator {
     nib_token_trie *trie;
     nib_constraint *constraint; /* of the schema; NULL: none */
     uint64_t start, first;      /* time of the first token; 0: none yet */
+    uint64_t left;              /* when the caller got the last piece; 0: the model runs */
     bool added, over, cancelled, finished;
     nib_err failed; /* status NIB_OK: not failed */
 };
@@ -264,7 +265,8 @@ static void fill_stats(nib_generator *g)
     const nib_runner *r = &g->session->runner;
     const nib_job *job = &g->job;
     const nib_sampling *sampling = &job->sampling;
-    const uint64_t now = nib__now_ns(), first = g->first != 0 ? g->first : now;
+    const uint64_t now = g->left != 0 ? g->left : nib__now_ns();
+    const uint64_t first = g->first != 0 ? g->first : now;
     s->cached_tokens = job->cached;
     s->first_token_s = s->prefill_s = (double)(first - g->start) * 1e-9;
     s->decode_s = (double)(now - first) * 1e-9;
@@ -404,6 +406,11 @@ static nib_status encode_prompt(nib_session *session, const char *text, nib_prom
     return status;
 }
 
+static nib_status fail_cancelled(nib_err *err)
+{
+    return nib__fail(err, NIB_CANCELLED, "cancelled while reading the prompt");
+}
+
 /* A batch of one: the session's sequence 0, from its start. */
 static nib_status generate_alone(nib_session *session, const nib_prompt *prompt,
                                  const nib_generate_options *options, const nib_sink *sink,
@@ -417,7 +424,7 @@ static nib_status generate_alone(nib_session *session, const nib_prompt *prompt,
         nib__session_leave(session);
     }
     if (status == NIB_OK && stats->finish == NIB_FINISH_CANCELLED && stats->new_tokens == 0)
-        status = nib__fail(err, NIB_CANCELLED, "cancelled while reading the prompt");
+        status = fail_cancelled(err);
     nib__batch_close(batch);
     return status;
 }
@@ -474,19 +481,33 @@ static void drop_taken(nib_generator *g)
     g->taken = NULL;
 }
 
-/* Runs steps until there is a piece, or none any more. */
+/* Takes the time since the caller got the last piece out of the statistics. */
+static void skip_pause(nib_generator *g)
+{
+    const uint64_t pause = g->left != 0 ? nib__now_ns() - g->left : 0;
+    g->left = 0;
+    g->start += pause;
+    if (g->first != 0)
+        g->first += pause;
+}
+
+/* Runs until a piece is kept or the text is over. */
 static nib_status make_piece(nib_generator *g, nib_err *err)
 {
     while (g->first_kept == NULL && !g->finished)
         NIB_TRY(g->over ? finish(g, err) : run_step(g, err));
-    return g->failed.status != NIB_OK ? finish(g, err) : NIB_OK;
+    if (g->failed.status != NIB_OK)
+        return finish(g, err);
+    return g->cancelled ? fail_cancelled(err) : NIB_OK;
 }
 
 nib_status nib_generator_next(nib_generator *g, nib_piece *piece, nib_err *err)
 {
     NIB_TRY(nib__session_enter(g->session, err));
     drop_taken(g);
+    skip_pause(g);
     const nib_status status = make_piece(g, err);
+    g->left = nib__now_ns();
     nib__session_leave(g->session);
     NIB_TRY(status);
     kept_piece *k = g->first_kept;

@@ -2,18 +2,21 @@
  *
  * Generation piece by piece: the text, tokens, probabilities and statistics of nib_generate.
  */
-#include "memory.h"
+#include "engine.h"
 #include "text.h"
 
+#include <limits.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <time.h>
+
 #include <cmocka.h>
 
 #include "failing.h"
 #include "refused.h"
 
-enum { TOKENS_MAX = 128 };
+enum { TOKENS_MAX = 160 };
 
 typedef struct opened {
     nib_engine *engine;
@@ -22,9 +25,10 @@ typedef struct opened {
     nib_session *session;
 } opened;
 
-static opened open_session(const nib_allocator *allocator)
+static opened open_watched(const nib_allocator *allocator, nib_callbacks callbacks)
 {
-    const nib_engine_options options = {.size = sizeof options, .allocator = allocator};
+    const nib_engine_options options = {
+        .size = sizeof options, .allocator = allocator, .callbacks = callbacks};
     opened o;
     nib_err err;
     if (nib_engine_open(&o.engine, &options, &err) != NIB_OK ||
@@ -34,6 +38,11 @@ static opened open_session(const nib_allocator *allocator)
         nib_session_open(&o.session, o.model, o.plan, 1, &err) != NIB_OK)
         fail_msg("%s", err.text);
     return o;
+}
+
+static opened open_session(const nib_allocator *allocator)
+{
+    return open_watched(allocator, (nib_callbacks){0});
 }
 
 static void close_session(opened *o)
@@ -186,6 +195,71 @@ static void test_closed_early(void **state)
     close_session(&o);
 }
 
+/* Ends the reading of a prompt after some of it; counts other stages. */
+typedef struct watched {
+    int prompts, left, others;
+} watched;
+
+static bool watch(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    watched *w = ctx;
+    (void)done, (void)total;
+    w->others += strcmp(what, "generate") == 0;
+    return strcmp(what, "prompt") != 0 || w->prompts++ < w->left;
+}
+
+static void test_cancelled(void **state)
+{
+    static made whole, again;
+    watched w = {.left = INT_MAX};
+    opened o = open_watched(NULL, (nib_callbacks){.progress = watch, .ctx = &w});
+    nib_generator *g;
+    nib_piece p = {.size = sizeof p, .token = 7};
+    nib_err err;
+    (void)state;
+    generate(o.session, cases[0], &whole);
+    const int before = w.others;
+    w.left = 0;
+    assert_int_equal(nib_generator_open(&g, o.session, &cases[0], NULL), NIB_OK);
+    for (int i = 0; i < 2; i++)
+        refused(NIB_CANCELLED, nib_generator_next(g, &p, &err), &err);
+    assert_int_equal(p.token, 7);
+    nib_generator_stats_get(g, &again.stats);
+    assert_int_equal(again.stats.finish, NIB_FINISH_CANCELLED);
+    nib_generator_close(g);
+    w.left = INT_MAX;
+    take_pieces(o.session, &cases[0], &again);
+    assert_string_equal(again.text, whole.text);
+    assert_int_equal(w.others, before); /* the caller decides how far a text goes */
+    close_session(&o);
+}
+
+/* What the caller does between pieces is not the model's time. */
+static void test_pauses(void **state)
+{
+    const struct timespec pause = {.tv_nsec = 20000000};
+    opened o = open_session(NULL);
+    nib_generator *g;
+    nib_piece p = {.size = sizeof p};
+    nib_generate_stats before = {.size = sizeof before}, after = before;
+    (void)state;
+    assert_int_equal(nib_generator_open(&g, o.session, &cases[0], NULL), NIB_OK);
+    for (int i = 0; i < 4; i++) {
+        nanosleep(&pause, NULL);
+        nib_generator_stats_get(g, &before);
+        const uint64_t start = nib__now_ns();
+        assert_int_equal(nib_generator_next(g, &p, NULL), NIB_OK);
+        const double inside = (double)(nib__now_ns() - start) * 1e-9;
+        nib_generator_stats_get(g, &after);
+        const double first = after.prefill_s - before.prefill_s,
+                     rest = after.decode_s - before.decode_s;
+        assert_true(first >= 0 && rest >= 0 && first + rest <= inside + 1e-6);
+        assert_true(i > 0 || first > 0);
+    }
+    nib_generator_close(g);
+    close_session(&o);
+}
+
 static void test_refused(void **state)
 {
     opened o = open_session(NULL);
@@ -195,7 +269,7 @@ static void test_refused(void **state)
         {.prompt = "Once", .logprobs = 1, .on_logprobs = on_logprobs},
         {.prompt = "Once", .logprobs = 21},
         {.prompt = "Once", .schema = schema, .ignore_eos = true},
-        {.size = 12, .prompt = "Once"},
+        {.size = 9, .prompt = "Once"}, /* cuts a member in two */
     };
     (void)state;
     for (size_t i = 0; i < COUNT(bad); i++)
@@ -237,10 +311,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_as_generate),
-        cmocka_unit_test(test_closed_early),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_same_as_generate), cmocka_unit_test(test_closed_early),
+        cmocka_unit_test(test_cancelled),        cmocka_unit_test(test_pauses),
+        cmocka_unit_test(test_refused),          cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
