@@ -235,7 +235,7 @@ static void test_equals_json(void **state)
                       config[] = "configs/shapes/llama-3.2-1b/config.json";
     (void)state;
     check(model, NULL, false);
-    check(model, &(nib_request){.recipe = "8da4w", .cache = "int8", .lookup = 70}, false);
+    check(model, &(nib_request){.recipe = "8da4w", .cache = "int8", .lookup = 60}, false);
     check(model, &(nib_request){.recipe = "int4wo-g12"}, false);
     check(config, &(nib_request){.recipe = "8da4w", .device = "h200", .engine = "torchao"}, true);
     check(config,
