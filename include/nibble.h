@@ -348,7 +348,7 @@ typedef struct nib_request {
     /* The options of the nib_generate call to come, so that the ledger lists those without effect;
      * prompt and stop strings are not read. NULL: unknown. */
     const struct nib_generate_options *generation;
-    uint64_t reserved[4];
+    uint64_t reserved[16];
 } nib_request;
 
 /* Plans without running anything; request NULL: all defaults. Makes a plan even if a layer has no
@@ -606,7 +606,7 @@ typedef struct nib_generate_options {
     void (*on_logprobs)(void *ctx, const nib_token_logprob *token,
                         const nib_token_logprob *likeliest, size_t count);
     void *on_logprobs_ctx;
-    uint64_t reserved[4];
+    uint64_t reserved[16];
 } nib_generate_options;
 
 /* Draws tokens from logits as nib_generate does, for programs with a loop of their own. */
