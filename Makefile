@@ -97,7 +97,10 @@ UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 LIB      := $(BUILD)/libnibble.a
-SHARED   := $(BUILD)/libnibble.so.$(ABI)
+APPLE    := $(or $(findstring darwin,$(TARGET)),$(findstring macos,$(TARGET)))
+SHARED   := $(BUILD)/$(if $(APPLE),libnibble.$(ABI).dylib,libnibble.so.$(ABI))
+# the name that -lnibble looks for
+DEVELOP  := $(if $(APPLE),libnibble.dylib,libnibble.so)
 PROGRAM  := $(BUILD)/nibble
 
 all: $(LIB) $(SHARED) $(if $(CLI_SRC),$(PROGRAM))
@@ -208,7 +211,8 @@ $(BUILD)/made/page_files.c: $(PAGE) tools/embed_page web
 	@mkdir -p $(@D)
 	tools/embed_page $(PAGE) > $@.part
 	@mv $@.part $@
-$(BUILD)/made/page_files.o $(BUILD)/src/serve/%.o $(BUILD)/src/cli/%.o: OWN_CPPFLAGS += -Isrc/serve
+# The program is compiled without the library's own headers.
+$(BUILD)/made/page_files.o $(BUILD)/src/serve/%.o $(BUILD)/src/cli/%.o: FOLDERS = serve
 
 $(BUILD)/made/%.o: $(BUILD)/made/%.c
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(STRICT) -MMD -MP -c $< -o $@
@@ -263,10 +267,12 @@ $(LIB): $(LIB_OBJ)
 $(BUILD)/symbols.map: tools/version_script tools/symbols.txt
 	tools/version_script > $@.part
 	@mv $@.part $@
+# Mach-O has neither versions of symbols nor an option for undefined ones, which are errors there. clang leaves sanitizers undefined.
+SHARED_LDFLAGS = $(filter-out -pie -static,$(ALL_LDFLAGS)) $(if $(APPLE),-dynamiclib -install_name @rpath/$(@F),-shared -Wl,-soname,$(@F) \
+                 -Wl,--version-script=$(BUILD)/symbols.map -Wl,-Bsymbolic $(if $(SAN),,-Wl,--no-undefined))
 $(SHARED): $(LIB_OBJ) $(BUILD)/symbols.map
-	$(CC) $(filter-out -pie,$(ALL_LDFLAGS)) -shared -Wl,-soname,$(@F) -Wl,--version-script=$(BUILD)/symbols.map -Wl,--no-undefined \
-	    -Wl,-Bsymbolic -o $@ $(LIB_OBJ) $(ALL_LDLIBS)
-	@ln -sf $(@F) $(BUILD)/libnibble.so
+	$(CC) $(SHARED_LDFLAGS) -o $@ $(LIB_OBJ) $(ALL_LDLIBS)
+	@ln -sf $(@F) $(BUILD)/$(DEVELOP)
 # The program with the shared library: the headers are all that it needs.
 $(BUILD)/nibble-shared: $(CLI_OBJ) $(SHARED)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(CLI_OBJ) $(SHARED) $(ALL_LDLIBS) $(PROGRAM_LIBS)
@@ -371,7 +377,7 @@ setup:
 setup-test:
 	@tools/setup test
 
-test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK) $(if $(SAN),,$(BUILD)/tests/matrix tools $(BUILD)/oracle/logits_of $(FAIL_CALLS))
+test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK) $(if $(SAN),,$(BUILD)/tests/matrix tools $(BUILD)/oracle/logits_of $(FAIL_CALLS) $(BUILD)/nibble-shared)
 
 # Runs one after the other and stops at the first failure.
 test-unit: $(UNIT_BIN)
@@ -472,20 +478,22 @@ page-screenshots: all
 
 # ---- installing ----
 
-# Always rebuilt: it holds PREFIX, which may have changed.
+# Always written again: PREFIX and LIBDIR may have changed. nibble-static.pc and nibble::static link the archive.
+PRIVATE_LIBS := -pthread -lm -ldl
+PC := $(BUILD)/nibble.pc $(BUILD)/nibble-static.pc
+PC_FIRST := 'prefix=$(PREFIX)' 'libdir=$${prefix}/$(LIBDIR)' 'includedir=$${prefix}/include' '' 'Name: nibble' \
+            'Description: quantize, check, run, serve and train low-bit language models' 'Version: $(VERSION)' 'Cflags: -I$${includedir}'
 $(BUILD)/nibble.pc: FORCE
 	@mkdir -p $(@D)
-	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/$(LIBDIR)' 'includedir=$${prefix}/include' '' 'Name: nibble' \
-	    'Description: quantize, check, run, serve and train low-bit language models' 'Version: $(VERSION)' \
-	    'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lnibble' 'Libs.private: -pthread -lm -ldl' \
-	    'Cflags: -I$${includedir}' > $@
-$(BUILD)/nibble-config.cmake: FORCE
+	@printf '%s\n' $(PC_FIRST) 'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lnibble' 'Libs.private: $(PRIVATE_LIBS)' > $@
+$(BUILD)/nibble-static.pc: FORCE
 	@mkdir -p $(@D)
-	@sed 's/@VERSION@/$(VERSION)/; s/@ABI@/$(ABI)/; s|@LIBDIR@|$(LIBDIR)|' tools/nibble-config.cmake.in > $@
-$(BUILD)/nibble-config-version.cmake: FORCE
-	@mkdir -p $(@D)
-	@sed 's/@VERSION@/$(VERSION)/' tools/nibble-config-version.cmake.in > $@
+	@printf '%s\n' $(PC_FIRST) 'Requires: $(PKGS)' 'Libs: $${libdir}/libnibble.a $(PRIVATE_LIBS)' > $@
 CMAKE := $(BUILD)/nibble-config.cmake $(BUILD)/nibble-config-version.cmake
+# @UP@: from LIBDIR to PREFIX
+$(CMAKE): $(BUILD)/%.cmake: tools/%.cmake.in FORCE
+	@mkdir -p $(@D)
+	@sed 's|@VERSION@|$(VERSION)|; s|@SHARED@|$(notdir $(SHARED))|; s|@LIBS@|$(strip $(PKG_LIBS)) $(PRIVATE_LIBS)|; s|@UP@|$(subst $() ,/,$(patsubst %,..,$(subst /, ,$(LIBDIR))))|' $< > $@
 
 MANUALS := $(addprefix $(BUILD)/man/nibble,.1 $(addsuffix .1,$(addprefix -,info plan advise quantize convert generate chat serve eval verify bench \
            tune train plot devices kernels models recipes formats explain manual completion)))
@@ -496,16 +504,16 @@ $(BUILD)/man/nibble-%.1: $(PROGRAM)
 	@mkdir -p $(@D)
 	$(PROGRAM) manual $* > $@
 
-install: all $(BUILD)/nibble.pc $(CMAKE) $(MANUALS)
+install: all $(PC) $(CMAKE) $(MANUALS)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/$(LIBDIR)/cmake/nibble $(DESTDIR)$(PREFIX)/include \
 	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	install -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/nibble
 	install -m 644 $(LIB) $(DESTDIR)$(PREFIX)/$(LIBDIR)/libnibble.a
 	install -m 755 $(SHARED) $(DESTDIR)$(PREFIX)/$(LIBDIR)/$(notdir $(SHARED))
-	ln -sf $(notdir $(SHARED)) $(DESTDIR)$(PREFIX)/$(LIBDIR)/libnibble.so
+	ln -sf $(notdir $(SHARED)) $(DESTDIR)$(PREFIX)/$(LIBDIR)/$(DEVELOP)
 	install -m 644 $(HEADERS) $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(BUILD)/nibble.pc $(DESTDIR)$(PREFIX)/$(LIBDIR)/pkgconfig/nibble.pc
+	install -m 644 $(PC) $(DESTDIR)$(PREFIX)/$(LIBDIR)/pkgconfig
 	install -m 644 $(CMAKE) $(DESTDIR)$(PREFIX)/$(LIBDIR)/cmake/nibble
 	install -m 644 $(MANUALS) $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/share/nibble
@@ -515,13 +523,13 @@ install: all $(BUILD)/nibble.pc $(CMAKE) $(MANUALS)
 	$(PROGRAM) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nibble.fish
 
 # Removes what `make install` installed, and the folders it made if they are empty now.
-INSTALLED := bin/nibble $(addprefix $(LIBDIR)/,libnibble.a libnibble.so $(notdir $(SHARED)) pkgconfig/nibble.pc $(CMAKE:$(BUILD)/%=cmake/nibble/%)) \
+INSTALLED := bin/nibble $(addprefix $(LIBDIR)/,libnibble.a $(DEVELOP) $(notdir $(SHARED)) $(PC:$(BUILD)/%=pkgconfig/%) $(CMAKE:$(BUILD)/%=cmake/nibble/%)) \
              $(HEADERS) share/nibble/nibble.service \
              $(MANUALS:$(BUILD)/man/%=share/man/man1/%) share/bash-completion/completions/nibble \
              share/zsh/site-functions/_nibble share/fish/vendor_completions.d/nibble.fish
 uninstall:
 	rm -f $(INSTALLED:%=$(DESTDIR)$(PREFIX)/%)
-	@cd $(DESTDIR)$(PREFIX) && for folder in $(LIBDIR)/pkgconfig $(LIBDIR)/cmake/nibble $(LIBDIR)/cmake share/nibble share/man/man1 share/bash-completion/completions \
+	@cd $(DESTDIR)$(PREFIX) && for folder in $(LIBDIR)/pkgconfig $(LIBDIR)/cmake/nibble $(LIBDIR)/cmake $(if $(findstring /,$(LIBDIR)),$(LIBDIR)) share/nibble share/man/man1 share/bash-completion/completions \
 	    share/bash-completion share/zsh/site-functions share/zsh share/fish/vendor_completions.d share/fish; do \
 	    [ ! -d $$folder ] || rmdir --ignore-fail-on-non-empty $$folder; done
 

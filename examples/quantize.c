@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Quantizes a checkpoint and prints the ledger.
- * cc quantize.c -o quantize $(pkg-config --cflags --libs --static nibble)
+ * cc quantize.c -o quantize $(pkg-config --cflags --libs nibble)
  * ./quantize MODEL OUT RECIPE
  */
 #include <nibble_tools.h>
@@ -21,8 +21,9 @@ int main(int argc, char **argv)
     nib_err err = {NIB_OK, ""};
     nib_engine *engine = NULL;
     nib_model *model = NULL;
-    const nib_request request = {.recipe = argv[3]};
-    const nib_quantize_options options = {.request = &request, .out = argv[2]};
+    const nib_request request = {.size = sizeof request, .recipe = argv[3]};
+    const nib_quantize_options options = {
+        .size = sizeof options, .request = &request, .out = argv[2]};
     const nib_sink sink = {print, stdout};
     if (nib_engine_open(&engine, NULL, &err) != NIB_OK ||
         nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
