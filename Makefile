@@ -480,6 +480,7 @@ page-screenshots: all
 
 # Always written again: PREFIX and LIBDIR may have changed. nibble-static.pc and nibble::static link the archive.
 PRIVATE_LIBS := -pthread -lm -ldl
+ARCHIVE := $(if $(APPLE),$${libdir}/libnibble.a,-L$${libdir} -l:libnibble.a)
 PC := $(BUILD)/nibble.pc $(BUILD)/nibble-static.pc
 PC_FIRST := 'prefix=$(PREFIX)' 'libdir=$${prefix}/$(LIBDIR)' 'includedir=$${prefix}/include' '' 'Name: nibble' \
             'Description: quantize, check, run, serve and train low-bit language models' 'Version: $(VERSION)' 'Cflags: -I$${includedir}'
@@ -488,7 +489,7 @@ $(BUILD)/nibble.pc: FORCE
 	@printf '%s\n' $(PC_FIRST) 'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lnibble' 'Libs.private: $(PRIVATE_LIBS)' > $@
 $(BUILD)/nibble-static.pc: FORCE
 	@mkdir -p $(@D)
-	@printf '%s\n' $(PC_FIRST) 'Requires: $(PKGS)' 'Libs: $${libdir}/libnibble.a $(PRIVATE_LIBS)' > $@
+	@printf '%s\n' $(PC_FIRST) 'Requires: $(PKGS)' 'Libs: $(ARCHIVE) $(PRIVATE_LIBS)' > $@
 CMAKE := $(BUILD)/nibble-config.cmake $(BUILD)/nibble-config-version.cmake
 # @UP@: from LIBDIR to PREFIX
 $(CMAKE): $(BUILD)/%.cmake: tools/%.cmake.in FORCE
