@@ -469,6 +469,7 @@ static void test_changes_while_in_use(void **state)
     const nib_allocator heap = nib__allocator_default();
     nib_packed *p = NULL;
     nib_err err = {NIB_OK, ""};
+    skip_without_x86_rows();
     put_file(packed, packed_size);
     opened o = must_open(&(open_how){.path = made, .context = 64});
     assert_int_equal(open_with(&p, &o, &heap, &err), NIB_OK);
@@ -503,6 +504,7 @@ static void test_several_pieces(void **state)
     struct stat st;
     nib_err err = {NIB_OK, ""};
     (void)state;
+    skip_without_x86_rows();
     opened o = must_open(&how);
     const nib_checkpoint *cp = o.model->net.checkpoint;
     snprintf(written, sizeof written, "%s/large.pack", root);
@@ -556,6 +558,7 @@ static void test_writing_fails(void **state)
     nib_err err = {NIB_OK, ""};
     struct rlimit before;
     struct stat st;
+    skip_without_x86_rows();
     snprintf(to, sizeof to, "%s/x", made);
     snprintf(part, sizeof part, "%s.part", to);
     opened o = must_open(&(open_how){.path = "tests/golden/gguf/llama.gguf"});

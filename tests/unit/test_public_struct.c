@@ -58,8 +58,8 @@ static void test_refused(void **state)
     refused(NIB_UNSUPPORTED, take(&o, &(later){.size = sizeof(later), .e = 1}, &err), &err);
     refused(NIB_UNSUPPORTED, take(&o, &(later){.size = sizeof(later), .c = 1}, &err), &err);
     refused(NIB_UNSUPPORTED, take(&o, &(now){.reserved = {0, 1}}, &err), &err);
-    refused(NIB_USAGE, take(&o, &(now){.size = 7}, &err), &err);
-    refused(NIB_USAGE, take(&o, &(now){.size = 9, .a = 3}, &err), &err);
+    refused(NIB_USAGE, take(&o, &(now){.size = sizeof(size_t) - 1}, &err), &err);
+    refused(NIB_USAGE, take(&o, &(now){.size = sizeof(size_t) + 1, .a = 3}, &err), &err);
     refused(NIB_USAGE, take(&o, &(now){.size = SIZE_MAX}, &err), &err);
     assert_int_equal(o.a, 9);
 }
