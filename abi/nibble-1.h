@@ -303,13 +303,18 @@ typedef struct nib_slot {
     int32_t sequence;
     int32_t position;
     int32_t token;
-    bool logits;
+    uint32_t outputs;
 } nib_slot;
 NIB_CHECKED nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
                                         const float **logits, nib_err *err);
+NIB_API const float *nib_session_hidden(const nib_session *session);
 NIB_CHECKED nib_status nib_session_truncate(nib_session *session, int32_t sequence,
                                             int32_t position, nib_err *err);
 NIB_API int64_t nib_session_vocab(const nib_session *session);
+NIB_CHECKED nib_status nib_session_save(nib_session *session, int32_t sequence,
+                                        const nib_sink *sink, nib_err *err);
+NIB_CHECKED nib_status nib_session_load(nib_session *session, int32_t sequence, const void *bytes,
+                                        size_t size, int32_t *length, nib_err *err);
 typedef struct nib_token_logprob {
     int32_t id;
     double logprob;
@@ -336,6 +341,13 @@ typedef struct nib_generate_options {
     void *on_logprobs_ctx;
     uint64_t reserved[16];
 } nib_generate_options;
+typedef struct nib_sampler nib_sampler;
+NIB_CHECKED nib_status nib_sampler_open(nib_sampler **out, nib_session *session,
+                                        const nib_generate_options *options, nib_err *err);
+NIB_API void nib_sampler_close(nib_sampler *sampler);
+NIB_CHECKED nib_status nib_sampler_draw(nib_sampler *sampler, const float *logits,
+                                        const int32_t *tokens, size_t count, int32_t *token,
+                                        nib_err *err);
 typedef enum nib_finish {
     NIB_FINISH_STOP = 0,
     NIB_FINISH_LENGTH = 1,
