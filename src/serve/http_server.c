@@ -105,6 +105,7 @@ nib_status start_daemon(server *s, unsigned threads, nib_err *err)
     const int fd = s->socket;
     if (listen(fd, BACKLOG) < 0)
         return serve_fail(err, NIB_IO, "%s, port %d: %s", s->host, s->port, strerror(errno));
+    errno = 0;
     s->daemon = MHD_start_daemon(
         threads | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL, handle_request, s,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections + SPARE,
@@ -117,7 +118,10 @@ nib_status start_daemon(server *s, unsigned threads, nib_err *err)
         s->socket = -1;
         return NIB_OK;
     }
-    return serve_fail(err, NIB_FAILED, "cannot start the HTTP server: %s", strerror(errno));
+    const int why = errno;
+    return serve_fail(err, why == ENOMEM ? NIB_NO_MEMORY : NIB_FAILED,
+                      "cannot start the HTTP server: %s",
+                      why != 0 ? strerror(why) : "libmicrohttpd gives no reason");
 }
 
 static nib_status open_pipe(server *s, nib_err *err)
