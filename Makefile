@@ -128,12 +128,12 @@ $(BUILD)/src/base/hash__avx512.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
 $(BUILD)/src/device/measure.o: OPT = -O3 -g
 
 # make coverage counts the branches of files that read what comes from outside: checkpoints, configs, tokenizers, templates,
-# schemas, recipes, machines, training configs and states, requests.
+# schemas, recipes, machines, training configs and states, states of sequences, requests.
 ifneq ($(COVERAGE),)
 PARSERS := $(wildcard $(addprefix src/,container/*.c checkpoint/*.c checkpoint/dialect/*.c base/json_*.c base/match.c \
            base/regex_guard.c base/utf8.c model/config*.c model/generation_config.c model/packed.c model/train_*.c tokenizer/*.c \
            template/*.c constrain/schema*.c device/machine*.c quant/recipe*.c quant/torchao_*.c api/api_request.c api/api_messages.c \
-           api/api_tools.c api/api_reader.c serve/http_*.c serve/serve_keys.c train/train_state.c))
+           api/api_tools.c api/api_reader.c serve/http_*.c serve/serve_keys.c session/session_state.c session/state_basis.c train/train_state.c))
 $(PARSERS:%.c=$(BUILD)/%.o): OPT = -O0 -g1 --coverage -fprofile-update=atomic
 HARDENED_LINK += --coverage
 # each piece of an arena is an allocation of its own, so that tests with failing allocations reach every one
