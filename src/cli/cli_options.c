@@ -137,14 +137,14 @@ const option option_table[] = {
      "sampling temperature; 0: greedy (default: the model's, else 0.8)", ON_TEXT},
     {"top-k", 0, KIND_INT, AT(top_k), "K",
      "sample from the K most likely tokens; 0: all (default: the model's, else 40)", ON_TEXT},
-    {"top-p", 0, KIND_DOUBLE, AT(top_p), "P",
+    {"top-p", 0, KIND_POSITIVE, AT(top_p), "P",
      "sample from the most likely tokens up to a total probability of P; 1: all (default: the "
      "model's, else 0.95)",
      ON_TEXT},
     {"min-p", 0, KIND_DOUBLE, AT(min_p), "P",
      "drop tokens less likely than P times the most likely one (default: the model's, else 0.05)",
      ON_TEXT},
-    {"repeat-penalty", 0, KIND_DOUBLE, AT(repeat_penalty), "R",
+    {"repeat-penalty", 0, KIND_POSITIVE, AT(repeat_penalty), "R",
      "penalize tokens that occurred before; 1: off (default: the model's, else 1)", ON_TEXT},
     {"seed", 's', KIND_SEED, AT(seed), "S", "random seed (default: 0)", ON_TEXT},
     {"stop", 0, KIND_LIST, AT(stop), "TEXT", "stop before this text; may be repeated", ON_TEXT},
@@ -404,10 +404,14 @@ static int set_value(settings *s, const option *o, const char *value)
         memcpy(at, &bytes, sizeof bytes);
         return 0;
     }
-    case KIND_DOUBLE: {
+    case KIND_DOUBLE:
+    case KIND_POSITIVE: {
         double d;
-        if (!parse_number(&d, value, &end) || errno || *end || !isfinite(d) || d < 0)
-            return fail_usage("--%s: \"%s\" is not a number of 0 or more", o->name, value);
+        const bool zero = o->kind == KIND_DOUBLE;
+        if (!parse_number(&d, value, &end) || errno || *end || !isfinite(d) || d < 0 ||
+            (d == 0 && !zero))
+            return fail_usage("--%s: \"%s\" is not a number %s", o->name, value,
+                              zero ? "of 0 or more" : "above 0");
         memcpy(at, &d, sizeof d);
         return 0;
     }

@@ -14,7 +14,8 @@ typedef enum option_kind {
     KIND_INT,   /* 0 or more */
     KIND_COUNT, /* 1 or more */
     KIND_SEED,
-    KIND_DOUBLE,
+    KIND_DOUBLE,   /* 0 or more */
+    KIND_POSITIVE, /* a number above 0 */
     KIND_BYTES
 } option_kind;
 

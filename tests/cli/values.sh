@@ -10,15 +10,22 @@ for value in -1 x 1.5 '' 99999999999999999999; do
     done
     refused 2 "--seed: \"$value\" is not a whole number from 0 to 2^64 - 1" generate "$MODEL" --seed "$value"
 done
-for option in temp top-p min-p repeat-penalty; do
-    for value in -1 x nan inf 1e999 0x1 '' '0,5'; do
+for value in -1 x nan inf 1e999 0x1 '' '0,5'; do
+    for option in temp min-p; do
         refused 2 "--$option: \"$value\" is not a number of 0 or more" generate "$MODEL" --$option "$value"
     done
+    for option in top-p repeat-penalty; do
+        refused 2 "--$option: \"$value\" is not a number above 0" generate "$MODEL" --$option "$value"
+    done
 done
+for value in 0 0.0 -0 1e-400; do
+    refused 2 "--top-p: \"$value\" is not a number above 0" generate "$MODEL" --top-p "$value"
+    refused 2 "--repeat-penalty: \"$value\" is not a number above 0" chat "$MODEL" --repeat-penalty "$value"
+done
+refused 2 'the repetition penalty 101 is out of range: it must be above 0 and at most 100' generate "$MODEL" --repeat-penalty 101
 refused 2 '4097 threads: must be 0 (all cores) to 1024' plan "$MODEL" -t 4097
 refused 2 'temperature 1e+06 is not between 0 and 100' generate "$MODEL" --temp 1e6
 refused 2 'top-p 1.5 is out of range: it must be above 0 and at most 1' generate "$MODEL" --top-p 1.5
-refused 2 'top-p 0 is out of range: it must be above 0 and at most 1' generate "$MODEL" --top-p 0
 refused 2 'min-p 2 is not between 0 and 1' generate "$MODEL" --min-p 2
 refused 2 'a context of 513 is over the model'\''s limit of 512; lower --context' generate "$MODEL" -c 513
 refused 2 'a window of 1 is not between 2 and the context of 512' eval "$MODEL" --text "$MODEL/heldout.txt" --window 1
