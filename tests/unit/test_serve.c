@@ -17,6 +17,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -373,6 +374,34 @@ static void test_calls_fail(void **state)
     while (fail_call(n))
         n++;
     assert_true(n > 40);
+}
+
+/* Descriptors run out at each place in turn, in libmicrohttpd too. */
+static void test_no_descriptors(void **state)
+{
+    struct rlimit before, few;
+    running r;
+    const serve_options options = options_for("127.0.0.1");
+    bool started = false, by_library = false;
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const int next = dup(0);
+    assert_true(next > 0);
+    close(next);
+    for (rlim_t more = 0; !started && more < 32; more++) {
+        few = before;
+        few.rlim_cur = (rlim_t)next + more;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        started = start(&r, &options, 1);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        if (!started) {
+            assert_int_equal(r.err.status, r.status);
+            assert_non_null(strstr(r.err.text, strerror(EMFILE)));
+            by_library |= strstr(r.err.text, "cannot start the HTTP server") != NULL;
+        }
+    }
+    assert_true(started && by_library);
+    stop(&r, 1);
 }
 
 static void expect_refused(const serve_options *options, nib_status wanted)
@@ -732,6 +761,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_calls_fail),
+        cmocka_unit_test(test_no_descriptors),
         cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_log),
         cmocka_unit_test(test_ipv6),
