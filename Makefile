@@ -459,7 +459,7 @@ torture-power: all tools
 soak: all
 	NIBBLE=$(CURDIR)/$(PROGRAM) tests/serve/soak
 # Each fuzz target (FUZZ='NAME...', default all) under libFuzzer for MINUTES=N (default 5), one row each; needs clang. GROW=1: adds
-# what reached more to tests/fuzz/corpus, minimized. Kernels are not sanitized: the targets do not run them, and clang would take
+# what reached more to tests/fuzz/corpus, minimized. Kernels are not sanitized: only `state` runs some, and clang would take
 # half an hour to compile them.
 fuzz:
 	@command -v clang >/dev/null || { echo "make fuzz needs clang, which has libFuzzer: install Debian's clang"; exit 1; }
