@@ -41,6 +41,7 @@ struct NibPlanFacts {
 struct NibGenerateOptions {
     size: usize,
     prompt: *const c_char,
+    chat: *const c_void,
     max_tokens: i64,
     temperature: c_double,
 }
@@ -134,6 +135,7 @@ fn run(path: &str, prompt: &str, recipe: Option<&str>) -> Result<(), String> {
     let options = NibGenerateOptions {
         size: size_of::<NibGenerateOptions>(),
         prompt: prompt.as_ptr(),
+        chat: null(), // a prompt, not a conversation
         max_tokens: 40,
         temperature: -1.0, // greedy
     };
