@@ -270,9 +270,17 @@ $(BUILD)/symbols.map: tools/version_script tools/symbols.txt
 # Mach-O has neither versions of symbols nor an option for undefined ones, which are errors there. clang leaves sanitizers undefined.
 SHARED_LDFLAGS = $(filter-out -pie -static,$(ALL_LDFLAGS)) $(if $(APPLE),-dynamiclib -install_name @rpath/$(@F),-shared -Wl,-soname,$(@F) \
                  -Wl,--version-script=$(BUILD)/symbols.map -Wl,-Bsymbolic $(if $(SAN),,-Wl,--no-undefined))
-$(SHARED): $(LIB_OBJ) $(BUILD)/symbols.map
+# The library of a Python wheel finds the libraries that it needs beside itself.
+WHEEL_LIB := $(BUILD)/wheel/$(notdir $(SHARED))
+$(WHEEL_LIB): private ALL_LDFLAGS += -Wl,-rpath,'$$ORIGIN' -Wl,--strip-debug
+$(SHARED) $(WHEEL_LIB): $(LIB_OBJ) $(BUILD)/symbols.map
+	@mkdir -p $(@D)
 	$(CC) $(SHARED_LDFLAGS) -o $@ $(LIB_OBJ) $(ALL_LDLIBS)
-	@ln -sf $(@F) $(BUILD)/$(DEVELOP)
+	@ln -sf $(@F) $(@D)/$(DEVELOP)
+# Prints its path and those of the libraries that it needs.
+wheel-library: $(WHEEL_LIB)
+	@echo $(WHEEL_LIB)
+	@for name in $$(readelf -dW $(WHEEL_LIB) | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do $(CC) -print-file-name=$$name; done
 # The program with the shared library: the headers are all that it needs.
 $(BUILD)/nibble-shared: $(CLI_OBJ) $(SHARED)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(CLI_OBJ) $(SHARED) $(ALL_LDLIBS) $(PROGRAM_LIBS)
@@ -418,6 +426,7 @@ docs: all
 	$(PROGRAM) devices --markdown > docs/machines.md
 	$(PROGRAM) explain --markdown > docs/codes.md
 	tools/draw_folders > docs/images/folders.svg
+	tools/python_api > python/nibble/_api.py
 
 bench: all
 	$(PROGRAM) bench --kernels
@@ -475,6 +484,9 @@ test-page: all
 	tests/page/run $(BUILD)
 page-screenshots: all
 	tests/page/run $(BUILD) --screenshots docs/images
+# The Python package, installed from a wheel (python/tests/requirements.txt).
+test-python: all
+	python/tests/run $(BUILD)
 
 # ---- installing ----
 
@@ -540,4 +552,4 @@ clean:
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit matrix apple portable portable-all $(WHOLE) tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon test-sanitized lint docs \
-        bench golden oracle audit audit-mutants mutate torture torture-power soak fuzz fuzz-programs coverage test-bare test-sample test-page page-screenshots cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE
+        bench golden oracle audit audit-mutants mutate torture torture-power soak fuzz fuzz-programs coverage test-bare test-sample test-page page-screenshots test-python wheel-library cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE

@@ -543,10 +543,11 @@ typedef struct nib_slot {
 
 /* Runs one forward step over slots [count]: any sequences, each with its next positions in order.
  * *logits: f32 [slots with NIB_SLOT_LOGITS][vocab], in slot order, valid until the next call; not
- * set, and may be NULL, if no slot asks for logits. On failure the sequences are unchanged, except
- * that a sequence with more than 512 slots may be empty if the model has attention windows.
- * NIB_USAGE: no such sequence, a position that is not its next, or an unknown output;
- * NIB_BAD_INPUT: a token outside the vocabulary; NIB_NO_MEMORY: the context is exceeded. */
+ * set, and may be NULL, if no slot asks for logits. Their memory, and that of hidden states, moves
+ * only if a call needs more rows of them than every earlier call. On failure the sequences are
+ * unchanged, except that a sequence with more than 512 slots may be empty if the model has
+ * attention windows. NIB_USAGE: no such sequence, a position that is not its next, or an unknown
+ * output; NIB_BAD_INPUT: a token outside the vocabulary; NIB_NO_MEMORY: the context is exceeded. */
 NIB_CHECKED nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
                                         const float **logits, nib_err *err);
 /* Hidden states of the last step: f32 [slots with NIB_SLOT_HIDDEN][width], in slot order, valid
@@ -587,6 +588,8 @@ enum { NIB_LOGPROBS_MOST = 20 };
 typedef struct nib_generate_options {
     size_t size;
     const char *prompt; /* special tokens spelled in it ("<s>") become those tokens; NULL: empty */
+    const nib_chat_options
+        *chat;          /* in place of a prompt: a conversation, whose answer the text is */
     int64_t max_tokens; /* new tokens; 0: max_new_tokens or max_length of generation_config.json,
                            otherwise until the context is full, as for a negative number */
     /* Sampling. 0: generation_config.json, otherwise the number in parentheses; negative: off. */
@@ -660,7 +663,8 @@ typedef struct nib_generate_stats {
  * (NIB_CANCELLED). stats may be NULL; they are filled in on failure, too. NIB_USAGE: an option is
  * out of range, or the prompt is longer than the context; NIB_BAD_INPUT: the schema is invalid;
  * NIB_UNSUPPORTED: the schema has something that cannot be enforced; NIB_CHECK_FAILED: a logit is
- * not a number. */
+ * not a number; for a conversation also the errors of nib_chat_encode, and NIB_NOT_AS_ASKED: the
+ * template drops a part of it, and the request is strict. */
 NIB_CHECKED nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                                     const nib_sink *sink, nib_generate_stats *stats, nib_err *err);
 
@@ -683,8 +687,8 @@ typedef struct nib_piece {
     nib_finish finish; /* why it is over */
 } nib_piece;
 
-/* Strings of the options must live until the generator is closed, except the prompt. Errors as
- * nib_generate; NIB_USAGE also if on_logprobs is set. */
+/* Strings of the options must live until the generator is closed, except the prompt and the
+ * conversation. Errors as nib_generate; NIB_USAGE also if on_logprobs is set. */
 NIB_CHECKED nib_status nib_generator_open(nib_generator **out, nib_session *session,
                                           const nib_generate_options *options, nib_err *err);
 /* Runs the model until there is a piece, which is valid until the next call. Once piece->over is
@@ -707,10 +711,11 @@ NIB_CHECKED nib_status nib_chat_session_open(nib_chat_session **out, nib_session
                                              const char *template_text, nib_err *err);
 NIB_API void nib_chat_session_close(nib_chat_session *chat);
 /* Adds `text` as a user message, streams the answer to the sink and adds it to the conversation, or
- * the part generated before progress cancelled it. options->prompt is not used; now: seconds since
- * 1970, for templates that print the date. On failure the conversation is unchanged. Parts that the
- * template drops are logged first; for a strict request they are NIB_NOT_AS_ASKED. NIB_USAGE: the
- * conversation is longer than the context; other errors as nib_generate and nib_chat_encode. */
+ * the part generated before progress cancelled it. options->prompt and chat are not used; now:
+ * seconds since 1970, for templates that print the date. On failure the conversation is unchanged.
+ * Parts that the template drops are logged first; for a strict request they are NIB_NOT_AS_ASKED.
+ * NIB_USAGE: the conversation is longer than the context; other errors as nib_generate and
+ * nib_chat_encode. */
 NIB_CHECKED nib_status nib_chat_session_say(nib_chat_session *chat, const char *text,
                                             const nib_generate_options *options, int64_t now,
                                             const nib_sink *sink, nib_generate_stats *stats,

@@ -79,24 +79,24 @@ static void write_messages(const nib_chat_session *c, nib_text *out, int indent)
 
 /* ---- a turn ---- */
 
-/* Logs, once each, the settings for what the template leaves out, before the answer is
- * generated. */
-static nib_status log_settings(nib_chat_session *c, const nib_chat_options *prompt, nib_err *err)
+nib_status nib__chat_log_settings(nib_session *session, nib_ledger *said,
+                                  const nib_chat_options *prompt, nib_err *err)
 {
-    const nib_request *request = &c->session->plan->request;
-    const size_t before = c->settings.setting_count;
+    const nib_request *request = &session->plan->request;
+    const nib_engine *engine = session->model->engine;
+    const size_t before = said->setting_count;
     nib_ledger found;
-    nib__ledger_init(&found, allocator_of(c));
-    nib_status status = nib__chat_settings(&found, c->session->model, prompt, NIB_BY_OPTION, err);
+    nib__ledger_init(&found, &engine->allocator);
+    nib_status status = nib__chat_settings(&found, session->model, prompt, NIB_BY_OPTION, err);
     nib__ledger_allow(&found, &request->allow);
     if (status == NIB_OK && request->strict)
         status = nib__ledger_strict(&found, err);
     if (status == NIB_OK)
-        nib__ledger_merge_settings(&c->settings, &found);
-    if (status == NIB_OK && c->settings.failed)
+        nib__ledger_merge_settings(said, &found);
+    if (status == NIB_OK && said->failed)
         status = nib__fail_memory(err, 0, "the settings of a conversation");
     if (status == NIB_OK)
-        nib__log_settings(c->session->model->engine, &c->settings, before);
+        nib__log_settings(engine, said, before);
     nib__ledger_free(&found);
     return status;
 }
@@ -113,7 +113,8 @@ static nib_status encode(nib_chat_session *c, int64_t now, int32_t **ids, size_t
                                      .now = now};
     nib_status status = json.failed ? nib__fail_memory(err, json.size, "a conversation")
                                     : nib_chat_encode(c->session->model, &prompt, ids, count, err);
-    if (status == NIB_OK && (status = log_settings(c, &prompt, err)) != NIB_OK)
+    if (status == NIB_OK &&
+        (status = nib__chat_log_settings(c->session, &c->settings, &prompt, err)) != NIB_OK)
         nib_tokens_free(c->session->model->engine, *ids);
     nib__text_free(&json);
     NIB_TRY(status);

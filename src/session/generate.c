@@ -369,7 +369,7 @@ nib_status nib__generate(nib_session *session, nib_batch *batch, const nib_promp
     return status;
 }
 
-/* ---- a prompt as text ---- */
+/* ---- a prompt as text, or as a conversation ---- */
 
 static nib_status check_prompt(const nib_session *session, size_t count, nib_err *err)
 {
@@ -386,9 +386,9 @@ static nib_status check_prompt(const nib_session *session, size_t count, nib_err
     return NIB_OK;
 }
 
-/* *out: token ids of the prompt, or of BOS if it has none. */
-static nib_status encode_prompt(nib_session *session, const char *text, nib_prompt *out,
-                                int32_t **ids, nib_err *err)
+/* *out: token ids of the text, or of BOS if it has none. */
+static nib_status encode_text(nib_session *session, const char *text, nib_prompt *out,
+                              int32_t **ids, nib_err *err)
 {
     const int32_t *bos = &session->model->net.config.bos;
     const nib_tokenizer *tokenizer;
@@ -400,9 +400,39 @@ static nib_status encode_prompt(nib_session *session, const char *text, nib_prom
     out->ids = *ids;
     if (out->count == 0 && *bos >= 0)
         out->ids = bos, out->count = 1;
+    return NIB_OK;
+}
+
+/* The answer to a conversation is a separate text. */
+static nib_status encode_chat(nib_session *session, const nib_chat_options *options,
+                              nib_prompt *out, int32_t **ids, nib_err *err)
+{
+    NIB_OPTIONS(nib_chat_options, chat, options, err);
+    nib_ledger said;
+    *out = (nib_prompt){.continues = false};
+    NIB_TRY(nib_chat_encode(session->model, &chat, ids, &out->count, err));
+    out->ids = *ids;
+    nib__ledger_init(&said, &session->model->engine->allocator);
+    const nib_status status = nib__chat_log_settings(session, &said, &chat, err);
+    nib__ledger_free(&said);
+    if (status != NIB_OK)
+        nib_tokens_free(session->model->engine, *ids);
+    return status;
+}
+
+static nib_status encode_prompt(nib_session *session, const nib_generate_options *options,
+                                nib_prompt *out, int32_t **ids, nib_err *err)
+{
+    if (options->chat != NULL && options->prompt != NULL)
+        return nib__fail(err, NIB_USAGE, "a prompt and a conversation were given; choose one");
+    if (options->chat != NULL)
+        NIB_TRY(encode_chat(session, options->chat, out, ids, err));
+    else
+        NIB_TRY(
+            encode_text(session, options->prompt != NULL ? options->prompt : "", out, ids, err));
     const nib_status status = check_prompt(session, out->count, err);
     if (status != NIB_OK)
-        nib__tokenizer_ids_free(tokenizer, *ids);
+        nib_tokens_free(session->model->engine, *ids);
     return status;
 }
 
@@ -438,7 +468,7 @@ nib_status nib_generate(nib_session *session, const nib_generate_options *option
     int32_t *ids;
     NIB_RESULT(stats, used);
     NIB_TRY(nib__text_out_check(&o.stop, err));
-    NIB_TRY(encode_prompt(session, o.prompt != NULL ? o.prompt : "", &prompt, &ids, err));
+    NIB_TRY(encode_prompt(session, &o, &prompt, &ids, err));
     const nib_status status = generate_alone(session, &prompt, &o, sink, &used, err);
     NIB_RESULT(stats, used);
     nib_tokens_free(session->model->engine, ids);
@@ -459,8 +489,7 @@ nib_status nib_generator_open(nib_generator **out, nib_session *session,
     nib__session_hold(session);
     g->options = o;
     g->last_kept = &g->first_kept;
-    nib_status status =
-        encode_prompt(session, o.prompt != NULL ? o.prompt : "", &g->prompt, &g->ids, err);
+    nib_status status = encode_prompt(session, &o, &g->prompt, &g->ids, err);
     if (status != NIB_OK)
         g->ids = NULL;
     if (status == NIB_OK)

@@ -15,6 +15,7 @@ struct nib_sampler {
 static const char *find_foreign(const nib_generate_options *o)
 {
     return o->prompt != NULL            ? "prompt"
+           : o->chat != NULL            ? "chat"
            : o->max_tokens != 0         ? "max_tokens"
            : o->stop.count != 0         ? "stop"
            : o->ignore_eos              ? "ignore_eos"

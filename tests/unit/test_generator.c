@@ -260,6 +260,80 @@ static void test_pauses(void **state)
     close_session(&o);
 }
 
+/* A conversation in place of a prompt. */
+#define TEMPLATE                                                                                   \
+    "{% for m in messages %}{% if m.role != 'system' %}{{ m.role }}: {{ m.content }}\n{% endif %}" \
+    "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+#define MESSAGES(text) .messages = (text), .messages_size = sizeof(text) - 1
+static const nib_chat_options hello = {
+    MESSAGES("[{\"role\": \"user\", \"content\": \"Tell me of the wolf.\"}]"),
+    .template_text = TEMPLATE};
+
+static void test_conversation(void **state)
+{
+    static made said, whole, pieces;
+    opened o = open_session(NULL);
+    nib_chat_session *chat;
+    const nib_sink sink = {put, &said};
+    nib_generate_options options = {.max_tokens = 24, .temperature = -1};
+    nib_err err;
+    (void)state;
+    assert_int_equal(nib_chat_session_open(&chat, o.session, TEMPLATE, NULL), NIB_OK);
+    assert_int_equal(
+        nib_chat_session_say(chat, "Tell me of the wolf.", &options, 0, &sink, &said.stats, NULL),
+        NIB_OK);
+    nib_chat_session_close(chat);
+    options.chat = &hello;
+    generate(o.session, options, &whole);
+    take_pieces(o.session, &options, &pieces);
+    assert_true(said.size > 0);
+    assert_string_equal(whole.text, said.text);
+    assert_string_equal(pieces.text, said.text);
+    assert_int_equal(whole.stats.prompt_tokens, pieces.stats.prompt_tokens);
+
+    nib_generator *g = NULL;
+    options.prompt = "Once";
+    refused(NIB_USAGE, nib_generator_open(&g, o.session, &options, &err), &err);
+    options.prompt = NULL;
+    options.chat = &(nib_chat_options){MESSAGES("[{"), .template_text = TEMPLATE};
+    refused(NIB_BAD_INPUT, nib_generator_open(&g, o.session, &options, &err), &err);
+    options.chat = &(nib_chat_options){MESSAGES("[]"), .template_text = "{{ 'wolf ' * 500 }}"};
+    refused(NIB_USAGE, nib_generator_open(&g, o.session, &options, &err), &err);
+    assert_null(g);
+    close_session(&o);
+}
+
+/* Parts that the template drops are logged; a strict request refuses them. */
+static void keep_line(void *ctx, const char *line) { snprintf(ctx, 512, "%s", line); }
+
+static void test_dropped_part(void **state)
+{
+    const nib_chat_options chat = {
+        MESSAGES("[{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", "
+                 "\"content\": \"Hello\"}]"),
+        .template_text = TEMPLATE};
+    const nib_generate_options options = {.chat = &chat, .max_tokens = 1};
+    char line[512] = "";
+    const nib_engine_options engine = {.callbacks = {.log = keep_line, .ctx = line}};
+    (void)state;
+    for (int strict = 0; strict < 2; strict++) {
+        opened o = {0};
+        nib_generator *g = NULL;
+        nib_err err = {NIB_OK, ""};
+        assert_int_equal(nib_engine_open(&o.engine, &engine, NULL), NIB_OK);
+        assert_int_equal(nib_model_open(&o.model, o.engine, "models/nibble-tales", NULL, NULL),
+                         NIB_OK);
+        assert_int_equal(
+            nib_plan_make(&o.plan, o.model, &(nib_request){.strict = strict != 0}, NULL), NIB_OK);
+        assert_int_equal(nib_session_open(&o.session, o.model, o.plan, 1, NULL), NIB_OK);
+        assert_int_equal(nib_generator_open(&g, o.session, &options, &err),
+                         strict ? NIB_NOT_AS_ASKED : NIB_OK);
+        assert_non_null(strstr(strict ? err.text : line, "Be brief."));
+        nib_generator_close(g);
+        close_session(&o);
+    }
+}
+
 static void test_refused(void **state)
 {
     opened o = open_session(NULL);
@@ -280,19 +354,19 @@ static void test_refused(void **state)
     close_session(&o);
 }
 
-static void test_no_memory(void **state)
+/* Returns how many allocations failed in turn before it succeeded. */
+static int fail_each(const nib_generate_options *options)
 {
     failing memory = {.left = -1};
     const nib_allocator a = failing_allocator(&memory);
     opened o = open_session(&a);
     int failed = 0;
-    (void)state;
-    for (int left = 0; left < 400; left++) {
+    for (int left = 0; left < 4000; left++) {
         nib_generator *g = NULL;
         nib_piece p = {.size = sizeof p};
         nib_err err = {NIB_OK, ""};
         memory.left = left;
-        nib_status status = nib_generator_open(&g, o.session, &cases[1], &err);
+        nib_status status = nib_generator_open(&g, o.session, options, &err);
         while (status == NIB_OK && !p.over)
             status = nib_generator_next(g, &p, &err);
         memory.left = -1;
@@ -304,8 +378,16 @@ static void test_no_memory(void **state)
         assert_int_equal(status, NIB_NO_MEMORY);
         failed++;
     }
-    assert_in_range(failed, 5, 399);
     close_session(&o);
+    return failed;
+}
+
+static void test_no_memory(void **state)
+{
+    const nib_generate_options chat = {.chat = &hello, .max_tokens = 4, .logprobs = 2};
+    (void)state;
+    assert_in_range(fail_each(&cases[1]), 5, 399);
+    assert_in_range(fail_each(&chat), 5, 3999);
 }
 
 int main(void)
@@ -313,6 +395,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_as_generate), cmocka_unit_test(test_closed_early),
         cmocka_unit_test(test_cancelled),        cmocka_unit_test(test_pauses),
+        cmocka_unit_test(test_conversation),     cmocka_unit_test(test_dropped_part),
         cmocka_unit_test(test_refused),          cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

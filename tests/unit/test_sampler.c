@@ -106,8 +106,10 @@ static void on_logprobs(void *ctx, const nib_token_logprob *token,
 static void test_refused(void **state)
 {
     static const char *const stops[] = {"wolf"};
+    static const nib_chat_options chat = {.messages = "[]", .messages_size = 2};
     static const nib_generate_options bad[] = {
         {.prompt = ""},
+        {.chat = &chat},
         {.max_tokens = 1},
         {.max_tokens = -1},
         {.stop = {stops, 1}},

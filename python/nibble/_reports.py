@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizing, converting, checking and measuring models, and tables that need none."""
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+from ctypes import byref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypedDict, Union
+
+from . import _api
+from ._engine import Callbacks, Engine, Handle, Log, Progress, fill
+from ._errors import Error
+from ._library import lib
+from ._model import PROGRAM, Model, Strings, _Default, machine_cache
+from ._plan import Plan
+from ._tokenizer import Path
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+FORMS = {"text": _api.NIB_FORM_TEXT, "json": _api.NIB_FORM_JSON,
+         "markdown": _api.NIB_FORM_MARKDOWN}
+
+
+class EngineOptions(TypedDict, total=False):
+    """Options of every function, as those of `Model`."""
+
+    threads: Optional[int]
+    isa: Optional[str]
+    machine: Union[None, Path, _Default]
+    progress: Optional[Progress]
+    log: Optional[Log]
+
+
+class RequestOptions(EngineOptions, total=False):
+    """What is asked of a model, as the options of `Model`."""
+
+    skip: Strings
+    only: Strings
+    device: Optional[Path]
+    dtype: Optional[str]
+    cache: Optional[str]
+    allow: Strings
+    kernel: Strings
+    place: Strings
+    without: Strings
+    strict: bool
+    bias: Optional[str]
+    context: Optional[int]
+    memory: Optional[int]
+    lookup: Optional[int]
+    tokenizer: Optional[Path]
+    cache_dir: Optional[Path]
+
+
+class _Owner:
+    """An engine with its callbacks, for one call."""
+
+    def __init__(self, *, threads: Optional[int] = None, isa: Optional[str] = None,
+                 machine: Union[None, Path, _Default] = PROGRAM,
+                 progress: Optional[Progress] = None, log: Optional[Log] = None) -> None:
+        self.callbacks = Callbacks(progress, log)
+        self.engine = Engine(self.callbacks, "report", threads=threads, isa=isa,
+                             cache_path=machine_cache(machine))
+        assert self.engine.root is not None
+        self.root: Handle = self.engine.root
+        self.root.own(self)
+
+    def open(self, path: Path, **options: Any) -> Handle:
+        struct, name = fill(_api.nib_model_options(), **options), os.fsencode(path)
+        return self.engine.open(None, "model", lib.nib_model_close, lambda out, err:
+                                lib.nib_model_open(out, self.root.pointer, name, byref(struct), err))
+
+    def report(self, form: str, call: Callable[[int, Any, Any], int]) -> Any:
+        """Runs call(form, sink, err), and closes the engine. An error has what was reported."""
+        if form not in FORMS:
+            raise ValueError(f"form {form!r} is not one of {', '.join(FORMS)}")
+        try:
+            text = self.engine.write(self.root, lambda sink, err: call(FORMS[form], sink, err))
+        except Error as e:
+            written = getattr(e, "written", None)
+            if written is not None:
+                e.report = _parsed(form, written)
+            raise
+        finally:
+            self.root.close()
+        return _parsed(form, text)
+
+
+def _parsed(form: str, text: str) -> Any:
+    if form != "json":
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:  # an error cut it off
+        return text
+
+
+def info(path: Path, *, form: str = "json", tokenizer: Optional[Path] = None,
+         **options: Unpack[EngineOptions]) -> Any:
+    """Tensors with shape, format, scheme, group, bias and bytes.
+
+    form: "json" (a dict, as `nibble info --json` prints it), or "text" (a str).
+
+    >>> nibble.info("models/nibble-tales")["tensors"][0]["name"]
+    'model.embed_tokens.weight'
+    """
+    owner = _Owner(**options)
+    model = owner.open(path, inspect=True, tokenizer=tokenizer)
+    return owner.report(form, lambda number, sink, err: lib.nib_info_write(
+        model.pointer, number, sink, err))
+
+
+def verify(path: Path, against: Optional[Path] = None, *, form: str = "json",
+           **options: Unpack[EngineOptions]) -> Any:
+    """Checks hashes, ranges, NaN and Inf, and completeness against config.json.
+
+    against: another checkpoint to compare with, tensor by tensor and, if both can run, by their
+    predictions. CheckFailed: an error was found; the exception's `report` has the report.
+
+    >>> nibble.verify("models/nibble-tales")["findings"]
+    []
+    """
+    owner = _Owner(**options)
+    model = owner.open(path, inspect=True)
+    other = owner.open(against, inspect=True) if against is not None else None
+    return owner.report(form, lambda number, sink, err: lib.nib_verify(
+        model.pointer, other.pointer if other is not None else None, number, sink, err))
+
+
+def quantize(path: Path, out: Path, recipe: Path, *, format: Optional[str] = None,
+             for_device: Optional[Path] = None, calibrate: Optional[Path] = None,
+             force: bool = False, dry_run: bool = False, pack: bool = False,
+             skip: Strings = (), only: Strings = (), device: Optional[Path] = None,
+             dtype: Optional[str] = None, allow: Strings = (), kernel: Strings = (),
+             place: Strings = (), without: Strings = (), strict: bool = False,
+             bias: Optional[str] = None, tokenizer: Optional[Path] = None, form: str = "json",
+             **options: Unpack[EngineOptions]) -> Any:
+    """Quantizes a checkpoint into `out`, which appears complete or not at all.
+
+    format: "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; None: torchao if it can hold
+    the result, otherwise nibble. for_device: also plan the result for this machine. calibrate: a
+    text file for -static recipes. force: replace `out`. dry_run: sizes and ledger only. pack: also
+    write weights packed for this machine. The rest is as in `Model`. Returns the ledger, sizes in
+    bytes and the SQNR of each layer in dB.
+
+    Exists: `out` exists; NotAsAsked: a layer cannot be quantized as asked.
+    """
+    owner = _Owner(**options)
+    request = fill(_api.nib_request(), recipe=recipe, skip=skip, only=only, device=device,
+                   dtype=dtype, allow=allow, kernel=kernel, place=place, without=without,
+                   strict=strict, bias=bias)
+    struct = fill(_api.nib_quantize_options(), request=request, for_device=for_device, out=out,
+                  format=format, calibrate=calibrate, force=force, dry_run=dry_run, pack=pack)
+    model = owner.open(path, tokenizer=tokenizer)
+    return owner.report(form, lambda number, sink, err: lib.nib_quantize(
+        model.pointer, byref(struct), number, sink, err))
+
+
+def convert(path: Path, out: Path, format: str, *, dtype: Optional[str] = None,
+            force: bool = False, dry_run: bool = False, bias: Optional[str] = None,
+            pack: bool = False, strict: bool = False, allow: Strings = (),
+            tokenizer: Optional[Path] = None, form: str = "json",
+            **options: Unpack[EngineOptions]) -> Any:
+    """Converts a checkpoint into another format, with its codes and biases unchanged.
+
+    format: "torchao", "nibble", "8da4w", "compressed-tensors", "gguf", or "safetensors" for plain
+    floats. dtype: of plain floats. The ledger says for every weight "lossless", "exact after a
+    change of layout" or "lossy" with the error.
+
+    Exists: `out` exists; NotAsAsked: the format cannot hold a weight.
+    """
+    owner = _Owner(**options)
+    struct = fill(_api.nib_convert_options(), out=out, format=format, dtype=dtype, force=force,
+                  dry_run=dry_run, bias=bias, pack=pack, strict=strict, allow=allow)
+    model = owner.open(path, convert=True, tokenizer=tokenizer)
+    return owner.report(form, lambda number, sink, err: lib.nib_convert(
+        model.pointer, byref(struct), number, sink, err))
+
+
+def advise(path: Path, recipes: Strings = (), *, device: Optional[Path] = None,
+           dtype: Optional[str] = None, context: Optional[int] = None,
+           cache: Optional[str] = None, text_path: Optional[Path] = None,
+           window: Optional[int] = None, memory: Optional[int] = None,
+           loss_budget: Optional[float] = None, by_prefill: bool = False, dry_run: bool = False,
+           svg: Optional[Path] = None, name: Optional[str] = None,
+           tokenizer: Optional[Path] = None, form: str = "json",
+           **options: Unpack[EngineOptions]) -> Any:
+    """Compares recipes by loss, speed and memory on a device, and recommends one.
+
+    recipes: to compare with the model as stored; none: every base of `recipes()`. text_path: a text
+    to measure the loss of. memory: bytes that may be used. loss_budget: nats per token that rounding
+    may add; None: 0.02. by_prefill: rank by prefill speed. svg: a file for a plot.
+
+    NoMemory: nothing fits; NotAsAsked: the device runs nothing as asked. The exception's `report`
+    has the report.
+    """
+    owner = _Owner(**options)
+    request = fill(_api.nib_request(), device=device, dtype=dtype, context=context, cache=cache)
+    struct = fill(_api.nib_advise_options(), request=request, recipes=recipes, text_path=text_path,
+                  window=window, memory=memory, loss_budget=-1.0 if loss_budget == 0 else loss_budget,
+                  by_prefill=by_prefill, dry_run=dry_run, svg=svg, name=name)
+    model = owner.open(path, tokenizer=tokenizer)
+    return owner.report(form, lambda number, sink, err: lib.nib_advise(
+        model.pointer, byref(struct), number, sink, err))
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """The loss of a text."""
+
+    loss: float
+    """Nats per predicted token."""
+    perplexity: float
+    predicted: int
+    seconds: float
+    kl: Optional[float]
+    """Nats per predicted token, from the other model's distribution."""
+    top1_agreement: Optional[float]
+    """Share of positions with the same most likely token, 0 to 1."""
+    plan: Plan
+    against_plan: Optional[Plan]
+
+
+def eval(path: Path, text_path: Path, recipe: Optional[Path] = None, *,
+         window: Optional[int] = None, against: Optional[Path] = None,
+         **options: Unpack[RequestOptions]) -> EvalResult:
+    """Measures the loss of a text: a text file, or JSON lines with a `text` key (.jsonl, .json).
+
+    window: tokens per window; None: the smaller of the context and 4,096. against: another model,
+    which runs as stored, to compare predictions with. The rest is as in `Model`.
+
+    CheckFailed: a loss is not finite.
+    """
+    struct = fill(_api.nib_eval_options(), text_path=text_path, window=window)
+    result = _api.nib_eval_result(size=ctypes.sizeof(_api.nib_eval_result))
+    with Model(path, recipe, **options) as model, model.session() as session:
+        other = other_model = None
+        if against is not None:
+            plain = {k: options.get(k) for k in ("dtype", "context", "strict", "allow")}
+            other_model = Model._beside(model, against, plain)
+            other = other_model.session()
+        model._engine.run(session._handle, lambda err: lib.nib_eval(
+            session._handle.pointer, other._handle.pointer if other is not None else None,
+            byref(struct), byref(result), err))
+        compared = other is not None
+        return EvalResult(
+            loss=result.loss, perplexity=result.perplexity, predicted=result.predicted,
+            seconds=result.seconds, kl=result.kl if compared else None,
+            top1_agreement=result.top1_agreement if compared else None, plan=session.plan(),
+            against_plan=other.plan() if other is not None else None)
+
+
+def plan(path: Path, recipe: Optional[Path] = None, *, layer: Optional[str] = None,
+         engine: Optional[str] = None, **options: Unpack[RequestOptions]) -> Plan:
+    """`Model(path, recipe, ...).plan(...)`: what a model would do, here or on a machine that is not
+    present. A config.json is enough.
+
+    >>> plan = nibble.plan("configs/llama3.1_8b.json", "int4wo", device="h200")
+    >>> plan.device
+    'h200'
+    """
+    with Model(path, recipe, **options) as model:
+        return model.plan(layer=layer, engine=engine)
+
+
+# ---- tables that need no model ----
+
+
+def _table(write: Any, form: str, options: EngineOptions) -> Any:
+    owner = _Owner(**options)
+    return owner.report(form, lambda number, sink, err: write(owner.root.pointer, number, sink, err))
+
+
+def kernels(*, form: str = "json", **options: Unpack[EngineOptions]) -> Any:
+    """Every kernel, with its conditions. form: "json", "text" or "markdown", in all tables."""
+    return _table(lib.nib_kernels_write, form, options)
+
+
+def devices(name: Optional[Path] = None, *, form: str = "json",
+            **options: Unpack[EngineOptions]) -> Any:
+    """Devices with their facts; or one, by name or by the path of its file."""
+    if name is None:
+        return _table(lib.nib_devices_write, form, options)
+    path = os.fsencode(name)
+    return _table(lambda engine, number, sink, err: lib.nib_device_write(
+        engine, path, number, sink, err), form, options)
+
+
+def recipes(*, form: str = "json", **options: Unpack[EngineOptions]) -> Any:
+    """The recipes: what each means, and its modifiers."""
+    return _table(lib.nib_recipes_write, form, options)
+
+
+def models(*, form: str = "json", **options: Unpack[EngineOptions]) -> Any:
+    """The supported model families."""
+    return _table(lib.nib_models_write, form, options)
+
+
+def formats(*, form: str = "json", **options: Unpack[EngineOptions]) -> Any:
+    """The checkpoint formats: what each holds, and whether it is read and written."""
+    return _table(lib.nib_formats_write, form, options)
+
+
+def explain(code: Optional[str] = None, *, form: str = "json",
+            **options: Unpack[EngineOptions]) -> Any:
+    """The meaning of a ledger code, or of all. Usage: there is no such code."""
+    name = code.encode("utf-8") if code is not None else None
+    return _table(lambda engine, number, sink, err: lib.nib_codes_write(
+        engine, name, number, sink, err), form, options)
