@@ -325,6 +325,8 @@ enum { NIB_LOGPROBS_MOST = 20 };
 typedef struct nib_generate_options {
     size_t size;
     const char *prompt;
+    const nib_chat_options
+        *chat;
     int64_t max_tokens;
     double temperature;
     int64_t top_k;
