@@ -120,6 +120,8 @@ static nib_status allocate_blocks(nib_kv *kv, nib_kv_group *g, nib_err *err)
 static nib_status open_group(nib_kv *kv, nib_kv_group *g, nib_err *err)
 {
     const size_t entries = (size_t)(kv->sequences * kv->table_ld), blocks = (size_t)g->blocks;
+    /* first, because too many sequences fail here before their tables take real memory */
+    NIB_TRY(allocate_blocks(kv, g, err));
     g->tables = nib__calloc(kv->allocator, entries, sizeof *g->tables);
     g->firsts = nib__calloc(kv->allocator, (uint64_t)kv->sequences, sizeof *g->firsts);
     g->free = nib__calloc(kv->allocator, blocks, sizeof *g->free);
@@ -131,7 +133,7 @@ static nib_status open_group(nib_kv *kv, nib_kv_group *g, nib_err *err)
     for (size_t i = 0; i < blocks; i++)
         g->free[i] = (int32_t)(blocks - 1 - i);
     g->free_count = g->blocks;
-    return allocate_blocks(kv, g, err);
+    return NIB_OK;
 }
 
 static nib_status open_groups(nib_kv *kv, const nib_kv_shape *s, nib_err *err)
