@@ -9,9 +9,10 @@
  *
  * Conventions. A call that can fail returns nib_status, returns its result in *out, the first
  * argument (unchanged on failure), and takes `nib_err *err` last (NULL allowed). No other pointer
- * may be NULL unless a comment says so. Strings are UTF-8, end with a zero, and belong to the
- * caller unless a comment says otherwise. n = outputs, k = inputs, m = tokens. Arrays are
- * row-major; shapes are in brackets.
+ * may be NULL, except options, arrays of 0 items, and where a comment says so: a call with NULL is
+ * NIB_USAGE or, if it returns no status, does nothing and returns 0 or NULL. Strings are UTF-8
+ * (paths as the system has them), end with a zero, and belong to the caller unless a comment says
+ * otherwise. n = outputs, k = inputs, m = tokens. Arrays are row-major; shapes are in brackets.
  *
  * Handles. What an _open or _make call returns is closed exactly once, by the matching _close or
  * _free, which accept NULL; after that the handle must not be used. The order does not matter: an
@@ -29,7 +30,8 @@
  *     nib_generate_options o = {.size = sizeof o, .prompt = "Once", .max_tokens = 8};
  * Results are structs of the same kind: set `size`, or zero them; the library fills in as many
  * members as fit. Structs without a size never change. A bool is one byte, 0 or 1. The values of an
- * enum never change, but later versions may return new ones.
+ * enum never change, but later versions may return new ones. An option that is not a value of its
+ * enum, a count that is negative where no comment gives that a meaning, and NaN are NIB_USAGE.
  *
  * Threads. An engine and everything opened with it may be used by one thread at a time, unless a
  * comment says otherwise; several engines may be used at once. A child process that was forked
@@ -40,7 +42,8 @@
  * Callbacks are called on the thread that called the library, unless a comment says otherwise. They
  * must return: an exception or longjmp through the library loses memory, and a session that was
  * running can then only be closed (calls that would run it are NIB_USAGE). They may call only
- * functions whose objects are const, and nib_tokens_free.
+ * functions whose objects are const, and nib_tokens_free; above all, they must not close what the
+ * call uses. To end a call, return false from progress or a status from a sink.
  *
  * Every call may return NIB_NO_MEMORY; a call that reads a file, NIB_IO and NIB_BAD_INPUT; one that
  * reports progress, NIB_CANCELLED; one with a sink, the sink's status. Other statuses are listed at
@@ -61,7 +64,8 @@ extern "C" {
 
 #define NIB_VERSION_NUMBER 100 /* major * 10000 + minor * 100 + patch */
 
-/* NIB_API: exported from the shared library. NIB_CHECKED: besides, a status to look at. */
+/* NIB_API: exported from the shared library. NIB_CHECKED: the same, and the compiler warns if the
+ * status is ignored. */
 #if defined(__GNUC__)
 #define NIB_API __attribute__((visibility("default")))
 #define NIB_MUST_CHECK __attribute__((warn_unused_result))
@@ -89,7 +93,8 @@ typedef enum nib_status {
     NIB_CANCELLED = 10    /* a callback cancelled */
 } nib_status;
 
-/* An error: status and a message with place, value, limit and remedy. Filled in on failure only. */
+/* An error: status and a message with place, value, limit and remedy. Filled in on failure only.
+ * The message is UTF-8, but for names of files and options that are not. */
 typedef struct nib_err {
     nib_status status;
     char text[1024];
@@ -116,7 +121,7 @@ typedef struct nib_sink {
     void *ctx;
 } nib_sink;
 
-/* MARKDOWN is for tables (kernels, devices, recipes, timings); other reports treat it as TEXT. */
+/* MARKDOWN is for tables (kernels, devices, recipes, timings); other reports write TEXT for it. */
 typedef enum nib_form { NIB_FORM_TEXT = 0, NIB_FORM_JSON = 1, NIB_FORM_MARKDOWN = 2 } nib_form;
 
 /* resize(ctx, NULL, n) allocates, resize(ctx, p, 0) frees and returns NULL, else reallocates.
@@ -161,9 +166,10 @@ typedef struct nib_engine_options {
     const nib_allocator *allocator; /* NULL: malloc; its ctx must live as long as the callbacks' */
     nib_callbacks callbacks;
     const char *cache_path; /* file of this machine's measurements, read and written; NULL: none */
-    /* If several processes share the cores of a machine, this one uses slice `slice` of `slices`;
-     * 0 of 0 and 0 of 1: all cores. The thread that opens the engine moves to the slice. With more
-     * slices than cores, `threads` 0 means one thread, and no thread is pinned or spins. */
+    /* If several processes share the cores of a machine, this one uses slice `slice` of `slices`,
+     * counted from 0; slices 0 or 1: all cores. The thread that opens the engine moves to the
+     * slice. With more slices than cores, `threads` 0 means one thread, and no thread is pinned or
+     * spins. */
     int slice, slices;
     /* nib_service_open and nib_verify, once their files are open, restrict the whole process for
      * good: no thread can open a file, program or connection. The plan's notes and the report of
@@ -173,8 +179,8 @@ typedef struct nib_engine_options {
     uint64_t reserved[4];
 } nib_engine_options;
 
-/* Starts the threads. options NULL: all defaults. NIB_USAGE: more threads than the limit, or an
- * unknown isa; NIB_NOT_AS_ASKED: this processor lacks the isa. */
+/* Starts the threads. options NULL: all defaults. NIB_USAGE: more threads than the limit of 1,024,
+ * no such slice, or an unknown isa; NIB_NOT_AS_ASKED: this processor lacks the isa. */
 NIB_CHECKED nib_status nib_engine_open(nib_engine **out, const nib_engine_options *options,
                                        nib_err *err);
 NIB_API void nib_engine_close(nib_engine *engine);
@@ -243,8 +249,9 @@ typedef struct nib_tokenizer nib_tokenizer;
 NIB_CHECKED nib_status nib_tokenizer_open(nib_tokenizer **out, nib_engine *engine, const char *path,
                                           nib_err *err);
 NIB_API void nib_tokenizer_close(nib_tokenizer *tokenizer);
-/* The model's own, which belongs to the model. NIB_IO: it has none; other errors as above;
- * NIB_BAD_INPUT: it has ids that the model does not have; NIB_USAGE as nib_model_facts_get. */
+/* The model's own, which belongs to the model and must not be closed. NIB_IO: it has none; other
+ * errors as above; NIB_BAD_INPUT: it has ids that the model does not have; NIB_USAGE as
+ * nib_model_facts_get. */
 NIB_CHECKED nib_status nib_model_tokenizer(const nib_tokenizer **out, nib_model *model,
                                            nib_err *err);
 
@@ -266,8 +273,9 @@ enum {
  * NIB_TOKENIZE_*. NIB_BAD_INPUT: not UTF-8 (err has the byte); NIB_USAGE: an unknown flag. */
 NIB_CHECKED nib_status nib_tokenize(const nib_tokenizer *tokenizer, const char *text, size_t size,
                                     uint32_t flags, int32_t **ids, size_t *count, nib_err *err);
-/* Releases ids that nib_tokenize or nib_chat_encode returned for objects of this engine; NULL:
- * nothing. May be called by any thread, if the engine's allocator allows it. */
+/* Releases ids that nib_tokenize or nib_chat_encode returned for objects of this engine, which must
+ * still be open; ids NULL: nothing. May be called by any thread, if the engine's allocator allows
+ * it. */
 NIB_API void nib_tokens_free(nib_engine *engine, int32_t *ids);
 /* Writes the text of ids [count] to the sink in one call, none if it is empty, with special tokens
  * spelled out. Invalid UTF-8 and ids without a token become U+FFFD. */
@@ -292,10 +300,10 @@ typedef struct nib_chat_options {
     uint64_t reserved[4];
 } nib_chat_options;
 
-/* Opens the tokenizer and the model's chat template: chat_template.jinja beside the tokenizer, the
- * GGUF's, or that of tokenizer_config.json. After this, until the model is closed, nib_chat_encode
- * and nib_chat_write may be called by any thread at any time, if the engine's allocator allows it.
- * They call it themselves if needed. */
+/* Opens the tokenizer and the model's chat template, if it has one: chat_template.jinja beside the
+ * tokenizer, the GGUF's, or that of tokenizer_config.json. After this, until the model is closed,
+ * nib_chat_encode and nib_chat_write may be called by any thread at any time, if the engine's
+ * allocator allows it. They call it themselves if needed. */
 NIB_CHECKED nib_status nib_chat_open(nib_model *model, nib_err *err);
 /* A sentence that names the unused one of several different templates; NULL: there is only one, or
  * nib_chat_open was not called. */
@@ -337,7 +345,8 @@ typedef struct nib_request {
     const char *layer;   /* only this layer, with every candidate; NULL: all */
     const char *bias;    /* of quantized layers: "float", "int8", "int32"; NULL: as stored */
     int64_t context;     /* tokens per sequence; 0: the smaller of the model's and 4,096 */
-    int64_t sequences;   /* concurrent, each with its own KV cache; 0: 1 */
+    int64_t sequences;   /* concurrent, each with its own KV cache; 0: 1. Only to predict memory and
+                            speed: nib_session_open opens as many as it is told */
     uint64_t memory;     /* bytes of device memory that a run may use; 0: all */
     /* Generation: most tokens, up to 64, that prompt lookup drafts and checks in one step, without
      * changing the text. 0: 15 where steps of several tokens give the same bits (on the CPU), else
@@ -373,8 +382,8 @@ NIB_CHECKED nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *si
 
 /* ---- the plan as data ------------------------------------------------------------------------ */
 
-/* Everything here belongs to the plan and lives as long. Numbers equal those of nib_plan_write's
- * JSON (docs/formats.md). */
+/* Everything here belongs to the plan and lives as long. Indexes begin at 0. Numbers equal those of
+ * nib_plan_write's JSON (docs/formats.md). */
 
 /* Kinds of substitution, mildest first. */
 typedef enum nib_rung {
@@ -431,7 +440,7 @@ typedef struct nib_plan_facts {
     /* Predicted seconds: of a token, of one with bf16 weights, of a prompt of 512 tokens; NaN:
      * unknown. */
     double token_s, bf16_token_s, prefill_s;
-    size_t layers, settings, notes;          /* entries to get */
+    size_t layers, settings, notes; /* numbers of entries, for nib_plan_layer_get and so on */
     size_t asked, done, substituted, denied; /* linear layers; asked is the sum of the others */
 } nib_plan_facts;
 NIB_API void nib_plan_facts_get(const nib_plan *plan, nib_plan_facts *out);
@@ -451,7 +460,7 @@ typedef struct nib_plan_layer {
     uint64_t bytes;
     const nib_reason *reasons; /* [reason_count] why it is not done as asked */
     size_t reason_count;
-    size_t uses, advice, candidates; /* entries to get */
+    size_t uses, advice, candidates; /* numbers of entries, for nib_plan_use_get and so on */
 } nib_plan_layer;
 
 /* A kernel for a range of tokens. */
@@ -517,11 +526,11 @@ NIB_CHECKED nib_status nib_plan_note_get(const nib_plan *plan, size_t note, nib_
 typedef struct nib_session nib_session;
 
 /* Packs the weights as planned and allocates the KV cache for `sequences` sequences (at least 1) of
- * the plan's context. On a device it first allocates all memory and compiles every kernel. If the
- * device refuses something, it plans the same request again with another kernel or an allowed rung,
- * or fails with all reasons. NIB_NOT_AS_ASKED: a layer of the plan has no allowed kernel, or the
- * plan is for another machine; NIB_USAGE: the model was opened only to plan or to inspect, or the
- * plan is of another model. */
+ * the plan's context; all are empty. On a device it first allocates all memory and compiles every
+ * kernel. If the device refuses something, it plans the same request again with another kernel or
+ * an allowed rung, or fails with all reasons. NIB_NOT_AS_ASKED: a layer of the plan has no allowed
+ * kernel, or the plan is for another machine; NIB_USAGE: the model was opened only to plan or to
+ * inspect, or the plan is of another model. */
 NIB_CHECKED nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan *plan,
                                         int sequences, nib_err *err);
 /* The plan that runs: the given one, or its replacement, whose ledger says what the device refused.
@@ -542,20 +551,21 @@ typedef struct nib_slot {
 } nib_slot;
 
 /* Runs one forward step over slots [count]: any sequences, each with its next positions in order.
- * *logits: f32 [slots with NIB_SLOT_LOGITS][vocab], in slot order, valid until the next call; not
- * set, and may be NULL, if no slot asks for logits. Their memory, and that of hidden states, moves
- * only if a call needs more rows of them than every earlier call. On failure the sequences are
- * unchanged, except that a sequence with more than 512 slots may be empty if the model has
- * attention windows. NIB_USAGE: no such sequence, a position that is not its next, or an unknown
- * output; NIB_BAD_INPUT: a token outside the vocabulary; NIB_NO_MEMORY: the context is exceeded. */
+ * *logits: f32 [slots with NIB_SLOT_LOGITS][vocab], in slot order, valid until the next call that
+ * runs the session; not set, and may be NULL, if no slot asks for logits. Their memory, and that of
+ * hidden states, moves only if a call needs more rows of them than every earlier call. On failure
+ * the sequences are unchanged, except that a sequence with more than 512 slots may be empty if the
+ * model has attention windows. NIB_USAGE: no such sequence, a position that is not its next, or an
+ * unknown output; NIB_BAD_INPUT: a token outside the vocabulary; NIB_NO_MEMORY: the context is
+ * exceeded. */
 NIB_CHECKED nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
                                         const float **logits, nib_err *err);
 /* Hidden states of the last step: f32 [slots with NIB_SLOT_HIDDEN][width], in slot order, valid
  * until the next step; NULL: no slot asked. The output layer multiplies these. */
 NIB_API const float *nib_session_hidden(const nib_session *session);
-/* Rolls a sequence back to `position`. NIB_USAGE: no such sequence, or layers with a window no
- * longer hold the keys and values before `position`. Rolling back 512 positions, or all, always
- * works. */
+/* Rolls a sequence back to `position`, which becomes its next one; a position after its end changes
+ * nothing. NIB_USAGE: no such sequence, or layers with a window no longer hold the keys and values
+ * before `position`. Rolling back 512 positions, or all, always works. */
 NIB_CHECKED nib_status nib_session_truncate(nib_session *session, int32_t sequence,
                                             int32_t position, nib_err *err);
 /* Logits per token. */
@@ -578,7 +588,7 @@ NIB_CHECKED nib_status nib_session_load(nib_session *session, int32_t sequence, 
 typedef struct nib_token_logprob {
     int32_t id;
     double logprob;
-    const char *text; /* [text_size], and a zero: as it reads after other text; an incomplete
+    const char *text; /* [text_size] bytes, then a zero: as it reads after other text; an incomplete
                          character is U+FFFD */
     size_t text_size;
 } nib_token_logprob;
@@ -593,11 +603,11 @@ typedef struct nib_generate_options {
     int64_t max_tokens; /* new tokens; 0: max_new_tokens or max_length of generation_config.json,
                            otherwise until the context is full, as for a negative number */
     /* Sampling. 0: generation_config.json, otherwise the number in parentheses; negative: off. */
-    double temperature;    /* (0.8); off: greedy */
+    double temperature;    /* (0.8), up to 100; off: greedy */
     int64_t top_k;         /* (40) */
     double top_p;          /* (0.95) */
     double min_p;          /* (0.05) */
-    double repeat_penalty; /* (1.0) */
+    double repeat_penalty; /* (1.0), up to 100 */
     uint64_t seed;
     nib_strings stop;   /* text that ends generation and is not written */
     bool ignore_eos;    /* tokens that end a text are not ends; not with a schema */
@@ -620,9 +630,10 @@ typedef struct nib_sampler nib_sampler;
 NIB_CHECKED nib_status nib_sampler_open(nib_sampler **out, nib_session *session,
                                         const nib_generate_options *options, nib_err *err);
 NIB_API void nib_sampler_close(nib_sampler *sampler);
-/* *token: the one that nib_generate would draw from logits [vocab] after tokens [count], which are
- * the prompt and the tokens drawn so far. The same arguments give the same token.
- * NIB_CHECK_FAILED: a logit is not a number (err names its token). */
+/* *token: the one that nib_generate would draw from logits [vocab] after tokens [count], which
+ * are the prompt and the tokens drawn so far; ids outside the vocabulary are ignored. The same
+ * arguments give the same token. NIB_CHECK_FAILED: a logit is not a number (err names its
+ * token). */
 NIB_CHECKED nib_status nib_sampler_draw(nib_sampler *sampler, const float *logits,
                                         const int32_t *tokens, size_t count, int32_t *token,
                                         nib_err *err);
@@ -657,9 +668,10 @@ typedef struct nib_generate_stats {
     char sampler_why[512]; /* why no kernel of the device did, and what was copied; or empty */
 } nib_generate_stats;
 
-/* Generates from the start of sequence 0 and streams the text to sink in whole code points. The
- * text continues the prompt, including the space between them if there is one. If progress cancels,
- * the text so far is valid and the call succeeds, unless the prompt was still being read
+/* Generates from the start of sequence 0 and streams the text to sink in whole code points.
+ * Afterwards sequence 0 has an unspecified length: truncate it to 0 before you step it. The text
+ * continues the prompt, including the space between them if there is one. If progress cancels, the
+ * text so far is valid and the call succeeds, unless the prompt was still being read
  * (NIB_CANCELLED). stats may be NULL; they are filled in on failure, too. NIB_USAGE: an option is
  * out of range, or the prompt is longer than the context; NIB_BAD_INPUT: the schema is invalid;
  * NIB_UNSUPPORTED: the schema has something that cannot be enforced; NIB_CHECK_FAILED: a logit is
@@ -676,15 +688,15 @@ typedef struct nib_generator nib_generator;
 
 typedef struct nib_piece {
     size_t size;
-    const char *text; /* [text_size], and a zero: whole code points, perhaps none, because part of a
-                         character and the possible start of a stop string are held back */
+    const char *text; /* [text_size] bytes, then a zero: whole code points, perhaps none, because
+                         part of a character and the start of a stop string are held back */
     size_t text_size;
     int32_t token;  /* -1: none; at the end, text that was held back, or nothing */
     double logprob; /* of the token; NaN: nib_generate_options.logprobs is 0 */
     const nib_token_logprob *likeliest; /* [likeliest_count], the likeliest first */
     size_t likeliest_count;
-    bool over;         /* the text is complete: no token, no text */
-    nib_finish finish; /* why it is over */
+    bool over;         /* the text is complete: this piece has no token and no text */
+    nib_finish finish; /* if over: why */
 } nib_piece;
 
 /* Strings of the options must live until the generator is closed, except the prompt and the
@@ -697,7 +709,7 @@ NIB_CHECKED nib_status nib_generator_open(nib_generator **out, nib_session *sess
 NIB_CHECKED nib_status nib_generator_next(nib_generator *generator, nib_piece *piece, nib_err *err);
 /* Statistics so far; at any time. */
 NIB_API void nib_generator_stats_get(nib_generator *generator, nib_generate_stats *out);
-/* Also before the text is over. */
+/* May be called before the text is over. */
 NIB_API void nib_generator_close(nib_generator *generator);
 
 /* ---- chat: one conversation ------------------------------------------------------------------ */
@@ -705,24 +717,25 @@ NIB_API void nib_generator_close(nib_generator *generator);
 /* A conversation, and a KV cache of its unchanged beginning. */
 typedef struct nib_chat_session nib_chat_session;
 
-/* template_text: a chat template to use instead of the model's, which must live as long; NULL: the
- * model's. NIB_UNSUPPORTED: the model has none. */
+/* Empties all sequences of the session. template_text: a chat template to use instead of the
+ * model's, which must live until nib_chat_session_close, and which the first nib_chat_session_say
+ * parses; NULL: the model's. NIB_UNSUPPORTED: the model has none. */
 NIB_CHECKED nib_status nib_chat_session_open(nib_chat_session **out, nib_session *session,
                                              const char *template_text, nib_err *err);
 NIB_API void nib_chat_session_close(nib_chat_session *chat);
 /* Adds `text` as a user message, streams the answer to the sink and adds it to the conversation, or
- * the part generated before progress cancelled it. options->prompt and chat are not used; now:
+ * the part generated before progress cancelled it. options->prompt and chat are ignored; now:
  * seconds since 1970, for templates that print the date. On failure the conversation is unchanged.
  * Parts that the template drops are logged first; for a strict request they are NIB_NOT_AS_ASKED.
- * NIB_USAGE: the conversation is longer than the context; other errors as nib_generate and
- * nib_chat_encode. */
+ * NIB_USAGE: the conversation is longer than the context, or the template writes nothing;
+ * NIB_BAD_INPUT: the text is not UTF-8; other errors as nib_generate and nib_chat_encode. */
 NIB_CHECKED nib_status nib_chat_session_say(nib_chat_session *chat, const char *text,
                                             const nib_generate_options *options, int64_t now,
                                             const nib_sink *sink, nib_generate_stats *stats,
                                             nib_err *err);
 /* Clears the conversation but keeps the system prompt. */
 NIB_API void nib_chat_session_reset(nib_chat_session *chat);
-/* Sets the system prompt and keeps the conversation; NULL: none. */
+/* Sets the system prompt and keeps the conversation; NULL: none. NIB_BAD_INPUT: not UTF-8. */
 NIB_CHECKED nib_status nib_chat_session_system(nib_chat_session *chat, const char *text,
                                                nib_err *err);
 /* Writes the conversation as JSON, in the form of OpenAI's `messages`. */

@@ -17,7 +17,8 @@ extern "C" {
 /* The kernels, with their conditions. */
 NIB_CHECKED nib_status nib_kernels_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                          nib_err *err);
-/* The devices here and the machines known by name, with their facts. */
+/* The devices here and the machines known by name, with their facts. The first call measures this
+ * machine, like the first plan. */
 NIB_CHECKED nib_status nib_devices_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                          nib_err *err);
 /* One device, by name or by the path of its file. The JSON form is a file that nib_request.device
@@ -270,7 +271,8 @@ typedef struct nib_advise_options {
     const char *text_path;      /* measure the loss of this text; NULL: do not */
     int64_t window;             /* as in nib_eval_options */
     uint64_t memory;            /* bytes of device memory that may be used; 0: all */
-    double loss_budget; /* nats per token over the model as stored; 0: 0.02; negative: none */
+    double loss_budget; /* nats per token over the model as stored; 0: 0.02; negative: no more loss
+                           than the model as stored */
     bool by_prefill;    /* rank by prefill speed, not decode speed */
     bool dry_run;       /* predict without running */
     const char *svg;    /* file for a plot of the frontier, overwritten; NULL: none */
@@ -308,10 +310,12 @@ typedef struct nib_service_options {
     uint64_t reserved[4];
 } nib_service_options;
 
-/* NIB_USAGE: the session is in use, or the queue or the time limit is negative. */
+/* Empties all sequences of the session. NIB_USAGE: the session is in use, or the queue or the time
+ * limit is negative. */
 NIB_CHECKED nib_status nib_service_open(nib_service **out, nib_session *session,
                                         const nib_service_options *options, nib_err *err);
-/* Call after nib_service_run has returned. Calls that are still open can be read and closed. */
+/* Call after nib_service_run has returned. Calls that are still open can then be read and
+ * closed. */
 NIB_API void nib_service_close(nib_service *service);
 /* Runs requests on this thread until nib_service_stop. If a step fails, its requests end with the
  * error, which is also logged. */
@@ -358,7 +362,7 @@ typedef struct nib_call_state {
     size_t left; /* bytes to read now */
     bool over;   /* no more bytes will come */
 } nib_call_state;
-/* How far the answer is. */
+/* The state of the answer so far. */
 NIB_API void nib_call_look(nib_call *call, nib_call_state *out);
 /* Moves the next bytes of the answer, at most `size`, to out; returns their number, 0 if none are
  * ready. */
@@ -366,7 +370,7 @@ NIB_API size_t nib_call_read(nib_call *call, char *out, size_t size);
 
 typedef struct nib_call_stats {
     size_t size;
-    const char *id, *finish;              /* finish: of the first choice, or "error" */
+    const char *id, *finish; /* finish, once the answer is over: of the first choice, or "error" */
     int64_t prompt_tokens, cached_tokens; /* cached: prompt tokens that were in the KV cache */
     int64_t new_tokens;
     int64_t seed;
@@ -387,7 +391,7 @@ typedef enum nib_report {
 NIB_CHECKED nib_status nib_service_write(nib_service *service, nib_report report,
                                          const nib_sink *sink, nib_err *err);
 /* Writes the body of an error in OpenAI's form, for requests that never become calls. param, code:
- * NULL becomes null. */
+ * NULL becomes null. May be called by any thread. */
 NIB_CHECKED nib_status nib_error_write(int http, const char *message, const char *param,
                                        const char *code, const nib_sink *sink, nib_err *err);
 /* The name under which the model is served. Belongs to the service. */
@@ -407,7 +411,8 @@ typedef struct nib_ranks_options {
     uint64_t reserved[4];
 } nib_ranks_options;
 
-/* NIB_NOT_AS_ASKED: Open MPI is missing (err says what to install), or there are too few ranks. */
+/* NIB_USAGE: ranks were open before in this process; NIB_NOT_AS_ASKED: Open MPI is missing (err
+ * says what to install), or there are too few ranks. */
 NIB_CHECKED nib_status nib_ranks_open(nib_ranks **out, const nib_ranks_options *options,
                                       nib_err *err);
 /* After this the process cannot open ranks again. */

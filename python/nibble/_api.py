@@ -138,7 +138,7 @@ class nib_request(Structure):
                 ("place", nib_strings), ("without", nib_strings), ("strict", c_bool),
                 ("engine", c_char_p), ("layer", c_char_p), ("bias", c_char_p), ("context", c_int64),
                 ("sequences", c_int64), ("memory", c_uint64), ("lookup", c_int64), ("ranks", c_int),
-                ("exports", c_bool), ("generation", c_void_p), ("reserved", c_uint64 * 4)]
+                ("exports", c_bool), ("generation", c_void_p), ("reserved", c_uint64 * 16)]
 
 
 class nib_reason(Structure):
@@ -206,7 +206,7 @@ class nib_generate_options(Structure):
                 ("seed", c_uint64), ("stop", nib_strings), ("ignore_eos", c_bool),
                 ("schema", c_char_p), ("logprobs", c_int64),
                 ("on_logprobs", nib_generate_options_on_logprobs), ("on_logprobs_ctx", c_void_p),
-                ("reserved", c_uint64 * 4)]
+                ("reserved", c_uint64 * 16)]
 
 
 class nib_generate_stats(Structure):
