@@ -530,8 +530,15 @@ static nib_status advise(nib_advice *v, nib_form form, const nib_sink *sink, nib
 nib_status nib_advise(nib_model *model, const nib_advise_options *options, nib_form form,
                       const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "model", model);
+    NIB_TRY(nib__report_check(form, sink, err));
     NIB_OPTIONS(nib_advise_options, o, options, err);
     NIB_OPTIONS(nib_request, request, o.request, err);
+    NIB_TRY(nib__request_check(&request, err));
+    NIB_TRY(nib__strings_check("nib_advise_options.recipes", &o.recipes, err));
+    NIB_TRY(nib__number_check("nib_advise_options.window", o.window, err));
+    if (isnan(o.loss_budget))
+        return nib__fail(err, NIB_USAGE, "nib_advise_options.loss_budget is not a number");
     o.request = &request;
     nib_advice v = {.model = model, .options = &o};
     nib_err own; /* the report includes the error of a failed recipe in any case */

@@ -3,6 +3,7 @@
  * Reports of a service: models, health, Prometheus metrics, the plan.
  */
 #include "service.h"
+#include "public_struct.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -153,6 +154,8 @@ static void put_health(nib_text *out, const nib_service *s)
 
 nib_status nib_service_write(nib_service *s, nib_report report, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "service", s);
+    NIB_TRY(nib__sink_check(sink, err));
     nib_text text;
     NIB_TRY(nib__service_check(s, err));
     if (report < NIB_REPORT_MODELS || report > NIB_REPORT_PLAN)
@@ -175,6 +178,8 @@ nib_status nib_service_write(nib_service *s, nib_report report, const nib_sink *
 nib_status nib_error_write(int http, const char *message, const char *param, const char *code,
                            const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "message", message);
+    NIB_TRY(nib__sink_check(sink, err));
     const nib_allocator a = nib__allocator_default();
     nib_api_error error = {.http = http, .code = code};
     nib_text text;

@@ -63,8 +63,11 @@ static nib_status open_parts(nib_service *s, const nib_service_options *options,
 {
     const nib_sink sink = {text_write, &s->plan};
     s->options = options ? *options : (nib_service_options){0};
-    if (s->options.queue < 0 || !(s->options.limit_s >= 0))
-        return nib__fail(err, NIB_USAGE, "a service's queue or time limit is negative");
+    NIB_TRY(nib__number_check("nib_service_options.queue", s->options.queue, err));
+    if (!(s->options.limit_s >= 0))
+        return nib__fail(err, NIB_USAGE,
+                         "nib_service_options.limit_s is %g; 0 or more seconds are possible",
+                         s->options.limit_s);
     if (s->options.queue == 0)
         s->options.queue = 64;
     choose_name(s, s->options.name);
@@ -86,6 +89,7 @@ static nib_status open_parts(nib_service *s, const nib_service_options *options,
 nib_status nib_service_open(nib_service **out, nib_session *session,
                             const nib_service_options *options, nib_err *err)
 {
+    NIB_NEED(err, "out, session", out, session);
     NIB_OPTIONS(nib_service_options, o, options, err);
     NIB_TRY(nib__session_check_idle(session, err));
     const nib_allocator *a = &session->model->engine->allocator;
@@ -140,7 +144,12 @@ void nib_service_close(nib_service *s)
     nib_session_close(session);
 }
 
-const char *nib_service_name(const nib_service *s) { return s->name; }
+const char *nib_service_name(const nib_service *s)
+{
+    if (s == NULL)
+        return NULL;
+    return s->name;
+}
 
 /* ---- ending calls ---- */
 
@@ -322,6 +331,8 @@ static void run_step(nib_service *s)
 
 void nib_service_run(nib_service *s)
 {
+    if (s == NULL)
+        return;
     if (nib__service_check(s, NULL) != NIB_OK)
         return;
     pthread_mutex_lock(&s->lock);
@@ -343,6 +354,7 @@ void nib_service_run(nib_service *s)
 
 nib_status nib_service_status(nib_service *s, nib_err *err)
 {
+    NIB_NEED(err, "service", s);
     NIB_TRY(nib__service_check(s, err));
     pthread_mutex_lock(&s->lock);
     const nib_err lost = s->lost;
@@ -352,6 +364,8 @@ nib_status nib_service_status(nib_service *s, nib_err *err)
 
 void nib_service_stop(nib_service *s)
 {
+    if (s == NULL)
+        return;
     if (nib__service_check(s, NULL) != NIB_OK)
         return;
     pthread_mutex_lock(&s->lock);

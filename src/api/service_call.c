@@ -125,6 +125,7 @@ void nib__call_join(nib_call *call, bool good)
 nib_status nib_call_open(nib_call **out, nib_service *s, const nib_call_options *options,
                          nib_err *err)
 {
+    NIB_NEED(err, "out, service", out, s);
     NIB_OPTIONS(nib_call_options, o, options, err);
     NIB_TRY(nib__service_check(s, err));
     if (o.route != NIB_ROUTE_CHAT && o.route != NIB_ROUTE_COMPLETIONS)
@@ -295,6 +296,12 @@ void nib__call_tell(nib_call *call)
 
 void nib_call_look(nib_call *call, nib_call_state *out)
 {
+    if (call == NULL)
+        return;
+    if (nib__service_check(call->service, NULL) != NIB_OK) {
+        NIB_RESULT(out, (nib_call_state){.over = true});
+        return;
+    }
     pthread_mutex_lock(&call->service->lock);
     const nib_call_state state = {.http = call->http,
                                   .stream = call->stream,
@@ -317,6 +324,8 @@ static void discard_read(nib_call *call)
 
 size_t nib_call_read(nib_call *call, char *out, size_t size)
 {
+    if (call == NULL || out == NULL || nib__service_check(call->service, NULL) != NIB_OK)
+        return 0;
     pthread_mutex_lock(&call->service->lock);
     const size_t left = call->out.size - call->read, count = size < left ? size : left;
     if (count > 0)
@@ -332,6 +341,8 @@ size_t nib_call_read(nib_call *call, char *out, size_t size)
 
 void nib_call_stats_get(nib_call *call, nib_call_stats *out)
 {
+    if (call == NULL || nib__service_check(call->service, NULL) != NIB_OK)
+        return;
     pthread_mutex_lock(&call->service->lock);
     const uint64_t until = call->over_ns != 0 ? call->over_ns : nib__now_ns();
     /* during preparation the request belongs to the preparer's thread */

@@ -1,16 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading options and writing results whose structs grow from version to version.
+ * Checking arguments; reading options and writing results whose structs grow from version to
+ * version.
  */
 #include "public_struct.h"
+
+#include <inttypes.h>
 
 /* No struct of options will have more bytes; a larger size is a variable without initial value. */
 enum { SIZE_MOST = 1 << 16 };
 
+nib_status nib__need(const char *function, const char *names, const void *const *pointers,
+                     size_t count, nib_err *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        const int size = (int)strcspn(names, ",");
+        if (pointers[i] == NULL)
+            return nib__fail(err, NIB_USAGE, "%s: %.*s is NULL", function, size, names);
+        names += size + (int)strspn(names + size, ", ");
+    }
+    return NIB_OK;
+}
+
+nib_status nib__sink_check(const nib_sink *sink, nib_err *err)
+{
+    return sink != NULL && sink->write != NULL
+               ? NIB_OK
+               : nib__fail(err, NIB_USAGE, "%s is NULL", sink == NULL ? "sink" : "sink->write");
+}
+
+nib_status nib__report_check(nib_form form, const nib_sink *sink, nib_err *err)
+{
+    if (form != NIB_FORM_TEXT && form != NIB_FORM_JSON && form != NIB_FORM_MARKDOWN)
+        return nib__fail(err, NIB_USAGE, "form is %d, which is not a nib_form", (int)form);
+    return nib__sink_check(sink, err);
+}
+
+nib_status nib__strings_check(const char *name, const nib_strings *strings, nib_err *err)
+{
+    if (strings->count > 0 && strings->items == NULL)
+        return nib__fail(err, NIB_USAGE, "%s.items is NULL, but count is %zu", name,
+                         strings->count);
+    for (size_t i = 0; i < strings->count; i++)
+        if (strings->items[i] == NULL)
+            return nib__fail(err, NIB_USAGE, "%s.items[%zu] is NULL", name, i);
+    return NIB_OK;
+}
+
+nib_status nib__number_check(const char *name, int64_t number, nib_err *err)
+{
+    return number >= 0
+               ? NIB_OK
+               : nib__fail(err, NIB_USAGE, "%s is %" PRId64 ", which is negative", name, number);
+}
+
 void nib_init(void *options, size_t size)
 {
+    if (options == NULL)
+        return;
     memset(options, 0, size);
-    memcpy(options, &size, sizeof size);
+    if (size >= sizeof size)
+        memcpy(options, &size, sizeof size);
 }
 
 static size_t size_of(const void *at, size_t known)

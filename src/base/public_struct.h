@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The structs that applications pass and receive. They begin with their size, so that an
- * application and a library of different versions understand each other: what an older struct lacks
- * has its default, 0, and what a newer one adds must be 0.
+ * What applications pass and receive: arguments that must not be NULL, and structs. These begin
+ * with their size, so that an application and a library of different versions understand each
+ * other: what an older struct lacks has its default, 0, and what a newer one adds must be 0.
  *
  * A new member of options takes whole words of `reserved`, so that their size of version 1 covers
  * it and no padding, whose bytes are arbitrary, becomes significant; a new member of results is
@@ -12,6 +12,23 @@
 #define NIB_PUBLIC_STRUCT_H
 
 #include "base.h"
+
+/* Returns NIB_USAGE from a public function if one of the pointers is NULL; names: theirs in the
+ * header, "session, slots". */
+#define NIB_NEED(err, names, ...)                                                                  \
+    NIB_TRY(nib__need(__func__, (names), (const void *const[]){__VA_ARGS__},                       \
+                      COUNT(((const void *const[]){__VA_ARGS__})), (err)))
+NIB_MUST_CHECK nib_status nib__need(const char *function, const char *names,
+                                    const void *const *pointers, size_t count, nib_err *err);
+/* NIB_USAGE: a sink that cannot be called, or also a form that is not a nib_form. */
+NIB_MUST_CHECK nib_status nib__sink_check(const nib_sink *sink, nib_err *err);
+NIB_MUST_CHECK nib_status nib__report_check(nib_form form, const nib_sink *sink, nib_err *err);
+/* NIB_USAGE: an item is NULL, or all are; name: of the member, "nib_request.skip". */
+NIB_MUST_CHECK nib_status nib__strings_check(const char *name, const nib_strings *strings,
+                                             nib_err *err);
+
+/* NIB_USAGE: a number is negative, where only 0 means the default; name: "nib_request.context". */
+NIB_MUST_CHECK nib_status nib__number_check(const char *name, int64_t number, nib_err *err);
 
 /* Copies options to out, a struct of `size` bytes that begins with a size_t and has members up to
  * `used`. given NULL: all defaults; a size of 0: that of version 1. NIB_USAGE: the size cannot be

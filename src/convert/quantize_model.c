@@ -414,8 +414,11 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
 nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, nib_form form,
                         const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "model", model);
+    NIB_TRY(nib__report_check(form, sink, err));
     NIB_OPTIONS(nib_quantize_options, o, options, err);
     NIB_OPTIONS(nib_request, request, o.request, err);
+    NIB_TRY(nib__request_check(&request, err));
     work w;
     o.request = &request;
     NIB_TRY(nib__engine_check(model->engine, err));
@@ -525,7 +528,10 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
 nib_status nib_convert(nib_model *model, const nib_convert_options *options, nib_form form,
                        const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "model", model);
+    NIB_TRY(nib__report_check(form, sink, err));
     NIB_OPTIONS(nib_convert_options, o, options, err);
+    NIB_TRY(nib__strings_check("nib_convert_options.allow", &o.allow, err));
     work w;
     NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(check_model(model, o.out, err));

@@ -28,9 +28,10 @@ static nib_status open_parts(nib_engine *e, const nib_engine_options *o, nib_err
     NIB_TRY(nib__cpu_isa_mask(&e->isa, o->isa, err));
     e->asked_threads = o->threads;
     snprintf(e->asked_isa, sizeof e->asked_isa, "%s", o->isa != NULL ? o->isa : "");
-    if (o->slices > 1 && (o->slice < 0 || o->slice >= o->slices))
+    NIB_TRY(nib__number_check("nib_engine_options.slices", o->slices, err));
+    if (o->slice < 0 || o->slice >= nib__max(o->slices, 1))
         return nib__fail(err, NIB_USAGE, "slice %d is out of range: %d slices are numbered 0 to %d",
-                         o->slice, o->slices, o->slices - 1);
+                         o->slice, (int)nib__max(o->slices, 1), (int)nib__max(o->slices, 1) - 1);
     const int cores = nib__cores_allowed(); /* before this thread moves to its share */
     NIB_TRY(nib__pool_open_share(&e->pool, o->threads, (nib_share){o->slice, o->slices},
                                  &e->allocator, err));
@@ -48,7 +49,10 @@ static nib_status open_parts(nib_engine *e, const nib_engine_options *o, nib_err
 
 nib_status nib_engine_open(nib_engine **out, const nib_engine_options *options, nib_err *err)
 {
+    NIB_NEED(err, "out", out);
     NIB_OPTIONS(nib_engine_options, o, options, err);
+    if (o.allocator != NULL && o.allocator->resize == NULL)
+        return nib__fail(err, NIB_USAGE, "nib_engine_options.allocator->resize is NULL");
     const nib_allocator a = o.allocator != NULL ? *o.allocator : nib__allocator_default();
     nib_engine *e = nib__calloc(&a, 1, sizeof *e);
     if (e == NULL)

@@ -148,6 +148,7 @@ void nib__chat_close(nib_chat *c)
 
 nib_status nib_chat_open(nib_model *model, nib_err *err)
 {
+    NIB_NEED(err, "model", model);
     const nib_allocator *a = &model->engine->allocator;
     nib_chat *c = model->chat;
     if (c != NULL)
@@ -187,6 +188,8 @@ nib_status nib__chat_text(const char **out, nib_model *model, nib_err *err)
 
 const char *nib_chat_note(const nib_model *model)
 {
+    if (model == NULL)
+        return NULL;
     return model->chat == NULL ? NULL : model->chat->note;
 }
 
@@ -240,6 +243,10 @@ nib_status nib__chat_render(nib_model *m, const nib_chat_options *o, nib_templat
         .add_generation_prompt = !o->no_generation_prompt,
         .now = o->now,
     };
+    if (o->messages == NULL && o->messages_size > 0)
+        return nib__fail(err, NIB_USAGE,
+                         "nib_chat_options.messages is NULL, but messages_size is %zu",
+                         o->messages_size);
     NIB_TRY(check_kind(o->messages, o->messages_size, '[', "the messages", err));
     if (o->tools != NULL)
         NIB_TRY(check_kind(o->tools, o->tools_size, '[', "the tools", err));
@@ -254,6 +261,8 @@ nib_status nib__chat_render(nib_model *m, const nib_chat_options *o, nib_templat
 nib_status nib_chat_write(nib_model *model, const nib_chat_options *options, const nib_sink *sink,
                           nib_err *err)
 {
+    NIB_NEED(err, "model", model);
+    NIB_TRY(nib__sink_check(sink, err));
     NIB_OPTIONS(nib_chat_options, o, options, err);
     nib_template_output out;
     nib__template_output_init(&out, &model->engine->allocator);
@@ -286,6 +295,7 @@ nib_status nib__chat_encode(nib_model *model, const nib_chat_options *options,
 nib_status nib_chat_encode(nib_model *model, const nib_chat_options *options, int32_t **ids,
                            size_t *count, nib_err *err)
 {
+    NIB_NEED(err, "model, ids, count", model, ids, count);
     NIB_OPTIONS(nib_chat_options, o, options, err);
     return nib__chat_encode(model, &o, &(nib_encoding){.flags = 0}, ids, count, err);
 }

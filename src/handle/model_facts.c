@@ -9,6 +9,7 @@
 
 nib_status nib_model_facts_get(nib_model *m, nib_model_facts *out, nib_err *err)
 {
+    NIB_NEED(err, "model, out", m, out);
     const nib_tokenizer *tokenizer;
     bool has_tokenizer;
     NIB_TRY(nib__model_runs(m, err));

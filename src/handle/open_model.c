@@ -12,7 +12,9 @@
 nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
                           const nib_model_options *options, nib_err *err)
 {
+    NIB_NEED(err, "out, engine, path", out, engine, path);
     NIB_OPTIONS(nib_model_options, o, options, err);
+    NIB_TRY(nib__strings_check("nib_model_options.overrides", &o.overrides, err));
     NIB_TRY(nib__engine_check(engine, err));
     nib_model *m = nib__calloc(&engine->allocator, 1, sizeof *m);
     if (!m)

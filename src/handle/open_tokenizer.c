@@ -3,6 +3,7 @@
  * Finds and opens tokenizers: a model's own, and those that are opened without a model.
  */
 #include "model_handle.h"
+#include "public_struct.h"
 
 #include "gguf_vocab.h"
 
@@ -85,6 +86,7 @@ static void open_tables(nib_tokenizer **out, const files *f, const nib_engine *e
 nib_status nib_tokenizer_open(nib_tokenizer **out, nib_engine *engine, const char *path,
                               nib_err *err)
 {
+    NIB_NEED(err, "out, engine, path", out, engine, path);
     nib_tokenizer *opened = NULL;
     nib_arena arena;
     files f;
@@ -105,7 +107,11 @@ nib_status nib_tokenizer_open(nib_tokenizer **out, nib_engine *engine, const cha
     return status;
 }
 
-void nib_tokens_free(nib_engine *engine, int32_t *ids) { nib__release(&engine->allocator, ids); }
+void nib_tokens_free(nib_engine *engine, int32_t *ids)
+{
+    if (engine != NULL)
+        nib__release(&engine->allocator, ids);
+}
 
 /* ---- of a model ---- */
 
@@ -225,6 +231,7 @@ void nib__model_tables(nib_model *m)
 
 nib_status nib_model_tokenizer(const nib_tokenizer **out, nib_model *m, nib_err *err)
 {
+    NIB_NEED(err, "out, model", out, m);
     NIB_TRY(nib__model_runs(m, err));
     nib__model_tables(m);
     if (!m->tokenizer) {

@@ -227,6 +227,13 @@ static nib_status check_contexts(const nib_bench_options *o, const nib_session *
 nib_status nib__bench_complete(nib_bench_options *o, const nib_session *session, nib_err *err)
 {
     const int64_t context = session->plan->context;
+    NIB_TRY(nib__number_check("nib_bench_options.prompt_tokens", o->prompt_tokens, err));
+    NIB_TRY(nib__number_check("nib_bench_options.new_tokens", o->new_tokens, err));
+    NIB_TRY(nib__number_check("nib_bench_options.repeats", o->repeats, err));
+    if (o->context_count > 0 && o->contexts == NULL)
+        return nib__fail(err, NIB_USAGE,
+                         "nib_bench_options.contexts is NULL, but context_count is %zu",
+                         o->context_count);
     o->prompt_tokens = o->prompt_tokens > 0 ? o->prompt_tokens : 512;
     o->new_tokens = o->new_tokens > 0 ? o->new_tokens : 64;
     o->repeats = o->repeats > 0 ? o->repeats : 5;
@@ -529,6 +536,7 @@ static void describe_peer(const bench *b, nib_bench_result *r)
 nib_status nib_bench(nib_session *session, const nib_bench_options *options,
                      nib_bench_result *result, nib_err *err)
 {
+    NIB_NEED(err, "session, result", session, result);
     NIB_OPTIONS(nib_bench_options, o, options, err);
     NIB_OPTIONS(nib_bench_peer, peer, o.peer, err);
     NIB_TRY(nib__session_check_idle(session, err));

@@ -4,6 +4,7 @@
  * memory, and for a prompt; on all threads, beside the rates measured in the same run.
  */
 #include "bench.h"
+#include "public_struct.h"
 #include "timing.h"
 
 #include <inttypes.h>
@@ -95,6 +96,8 @@ static nib_status run_rows(nib_timed *t, nib_form form, const nib_machine *now, 
 
 nib_status nib_bench_kernels(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "engine", engine);
+    NIB_TRY(nib__report_check(form, sink, err));
     nib_machine now = engine->here;
     NIB_TRY(nib__engine_check(engine, err));
     NIB_TRY(nib__machine_measure(&now, engine->pool, NULL, &engine->allocator, err));

@@ -149,6 +149,8 @@ static void write_text(const bench *b, bool markdown, nib_text *text)
 nib_status nib_bench_operations(nib_session *session, const nib_bench_options *options,
                                 nib_form form, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "session", session);
+    NIB_TRY(nib__report_check(form, sink, err));
     NIB_OPTIONS(nib_bench_options, o, options, err);
     NIB_TRY(nib__session_check_idle(session, err));
     nib_engine *engine = session->model->engine;

@@ -6,6 +6,7 @@
  * are medians of a few turns.
  */
 #include "bench.h"
+#include "public_struct.h"
 #include "timing.h"
 #include "variant.h"
 
@@ -233,6 +234,7 @@ static nib_status bench_layers(nib_engine *engine, const char *device, const nib
                                int64_t prompt_tokens, nib_form form, const nib_sink *sink,
                                nib_err *err)
 {
+    NIB_TRY(nib__number_check("prompt_tokens", prompt_tokens, err));
     const size_t most = plan != NULL ? plan->assignment.count : COUNT(shapes) * COUNT(recipes);
     nib_machine machine;
     nib_gpu *gpu;
@@ -262,6 +264,8 @@ static nib_status bench_layers(nib_engine *engine, const char *device, const nib
 nib_status nib_bench_predict(nib_engine *engine, const char *device, int64_t prompt_tokens,
                              nib_form form, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "engine", engine);
+    NIB_TRY(nib__report_check(form, sink, err));
     return bench_layers(engine, device != NULL ? device : "cpu", NULL, prompt_tokens, form, sink,
                         err);
 }
@@ -269,6 +273,8 @@ nib_status nib_bench_predict(nib_engine *engine, const char *device, int64_t pro
 nib_status nib_bench_layers(const nib_plan *plan, int64_t prompt_tokens, nib_form form,
                             const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "plan", plan);
+    NIB_TRY(nib__report_check(form, sink, err));
     if (plan->policy.training)
         return nib__fail(err, NIB_USAGE,
                          "layers are timed for inference, but this is the plan of a training step; "

@@ -212,7 +212,9 @@ static void store_result(const evaluation *e, nib_eval_result *result, double se
 nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_options *options,
                     nib_eval_result *result, nib_err *err)
 {
+    NIB_NEED(err, "session, result", session, result);
     NIB_OPTIONS(nib_eval_options, o, options, err);
+    NIB_TRY(nib__number_check("nib_eval_options.window", o.window, err));
     evaluation e = {.session = session, .against = against, .options = &o, .err = err};
     const nib_allocator *a = &session->model->engine->allocator;
     NIB_TRY(nib__session_check_idle(session, err));

@@ -3,6 +3,7 @@
  * Implements nib_info_write and nib_verify, with what config.json implies.
  */
 #include "info.h"
+#include "public_struct.h"
 #include "verify.h"
 #include "bench.h"
 
@@ -27,6 +28,8 @@ static nib_status flush(nib_text *text, nib_status status, const nib_sink *sink,
 
 nib_status nib_info_write(nib_model *model, nib_form form, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "model", model);
+    NIB_TRY(nib__report_check(form, sink, err));
     const nib_allocator *a = &model->engine->allocator;
     nib_text text;
     NIB_TRY(need_weights(model, err));
@@ -147,6 +150,8 @@ static nib_status on_files_open(void *ctx, nib_err *err)
 nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const nib_sink *sink,
                       nib_err *err)
 {
+    NIB_NEED(err, "model", model);
+    NIB_TRY(nib__report_check(form, sink, err));
     const nib_allocator *a = &model->engine->allocator;
     NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(need_weights(model, err));

@@ -5,6 +5,7 @@
  * other sizes or group sizes the planner scales these times (cost.c).
  */
 #include "bench.h"
+#include "public_struct.h"
 #include "timing.h"
 #include "variant.h"
 
@@ -294,6 +295,7 @@ static nib_status measure_device(nib_engine *engine, nib_gpu_found *found, nib_e
 
 nib_status nib_devices_measure(nib_engine *engine, const char *name, nib_err *err)
 {
+    NIB_NEED(err, "engine", engine);
     nib_machine named;
     nib_gpu *gpu;
     NIB_TRY(nib__engine_find_gpus(engine, err));

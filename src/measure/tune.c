@@ -5,6 +5,7 @@
  * contract, so a plan may take any of them.
  */
 #include "bench.h"
+#include "public_struct.h"
 #include "timing.h"
 #include "tuned.h"
 #include "variant.h"
@@ -257,6 +258,8 @@ static nib_status check_request(const nib_engine *engine, const nib_plan *plan, 
 nib_status nib_tune(nib_model *model, const nib_request *request, nib_form form,
                     const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "model", model);
+    NIB_TRY(nib__report_check(form, sink, err));
     nib_engine *engine = model->engine;
     nib_plan *plan;
     nib_text text;
@@ -329,6 +332,8 @@ static void show_json(const nib_engine *engine, nib_text *out)
 
 nib_status nib_tune_show(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "engine", engine);
+    NIB_TRY(nib__report_check(form, sink, err));
     nib_text text;
     NIB_TRY(nib__engine_measure(engine, err));
     nib__text_init(&text, &engine->allocator);
@@ -343,6 +348,7 @@ nib_status nib_tune_show(nib_engine *engine, nib_form form, const nib_sink *sink
 
 nib_status nib_tune_clear(nib_engine *engine, bool *found, nib_err *err)
 {
+    NIB_NEED(err, "engine, found", engine, found);
     nib_arena arena;
     *found = false;
     if (engine->cache_path == NULL)

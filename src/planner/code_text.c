@@ -3,6 +3,7 @@
  * `nibble explain`: what the codes of the ledger mean, including those of kernel conditions.
  */
 #include "kernel.h"
+#include "public_struct.h"
 #include "plan_handle.h"
 
 #include <stdio.h>
@@ -196,6 +197,8 @@ static nib_status check_known(const char *code, nib_text *scratch, nib_err *err)
 nib_status nib_codes_write(nib_engine *engine, const char *code, nib_form form,
                            const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "engine", engine);
+    NIB_TRY(nib__report_check(form, sink, err));
     requirement r = {.code = code};
     nib_text out;
     nib__text_init(&out, &engine->allocator);

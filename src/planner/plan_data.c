@@ -32,6 +32,8 @@ const char *nib_asker_name(nib_asker asker)
 
 void nib_plan_facts_get(const nib_plan *plan, nib_plan_facts *out)
 {
+    if (plan == NULL)
+        return;
     const nib_assignment *a = &plan->assignment;
     const nib_ledger_counts counts = nib__ledger_count(&a->ledger);
     const nib_plan_facts facts = {.recipe = nib__recipe_text(plan->recipe),
@@ -74,6 +76,7 @@ static nib_status find_layer(const nib_plan *plan, size_t layer, const nib_ledge
 
 nib_status nib_plan_layer_get(const nib_plan *plan, size_t layer, nib_plan_layer *out, nib_err *err)
 {
+    NIB_NEED(err, "plan, out", plan, out);
     const nib_ledger_layer *l;
     NIB_TRY(find_layer(plan, layer, &l, err));
     const nib_plan_layer line = {.name = l->name,
@@ -101,6 +104,7 @@ nib_status nib_plan_layer_get(const nib_plan *plan, size_t layer, nib_plan_layer
 nib_status nib_plan_use_get(const nib_plan *plan, size_t layer, size_t use, nib_plan_use *out,
                             nib_err *err)
 {
+    NIB_NEED(err, "plan, out", plan, out);
     const nib_ledger_layer *l;
     NIB_TRY(find_layer(plan, layer, &l, err));
     NIB_TRY(check_index(use, l->use_count, "use", err));
@@ -120,6 +124,7 @@ nib_status nib_plan_use_get(const nib_plan *plan, size_t layer, size_t use, nib_
 nib_status nib_plan_advice_get(const nib_plan *plan, size_t layer, size_t advice,
                                nib_plan_advice *out, nib_err *err)
 {
+    NIB_NEED(err, "plan, out", plan, out);
     const nib_ledger_layer *l;
     NIB_TRY(find_layer(plan, layer, &l, err));
     NIB_TRY(check_index(advice, l->advice_count, "advice", err));
@@ -132,6 +137,7 @@ nib_status nib_plan_advice_get(const nib_plan *plan, size_t layer, size_t advice
 nib_status nib_plan_candidate_get(const nib_plan *plan, size_t layer, size_t candidate,
                                   nib_plan_candidate *out, nib_err *err)
 {
+    NIB_NEED(err, "plan, out", plan, out);
     const nib_ledger_layer *l;
     NIB_TRY(find_layer(plan, layer, &l, err));
     NIB_TRY(check_index(candidate, l->candidate_count, "candidate", err));
@@ -151,6 +157,7 @@ nib_status nib_plan_candidate_get(const nib_plan *plan, size_t layer, size_t can
 nib_status nib_plan_setting_get(const nib_plan *plan, size_t setting, nib_plan_setting *out,
                                 nib_err *err)
 {
+    NIB_NEED(err, "plan, out", plan, out);
     const nib_ledger *ledger = &plan->assignment.ledger;
     NIB_TRY(check_index(setting, ledger->setting_count, "setting", err));
     const nib_ledger_setting *s = &ledger->settings[setting];
@@ -168,6 +175,7 @@ nib_status nib_plan_setting_get(const nib_plan *plan, size_t setting, nib_plan_s
 
 nib_status nib_plan_note_get(const nib_plan *plan, size_t note, nib_reason *out, nib_err *err)
 {
+    NIB_NEED(err, "plan, out", plan, out);
     const nib_ledger *ledger = &plan->assignment.ledger;
     NIB_TRY(check_index(note, ledger->note_count, "note", err));
     *out = ledger->notes[note];

@@ -28,6 +28,8 @@ struct nib_plan {
 
 /* Keeps the plan until nib_plan_free is called once more; returns it. */
 nib_plan *nib__plan_hold(const nib_plan *plan);
+/* NIB_USAGE if a number of the request is negative, or a list has no strings. */
+nib_status nib__request_check(const nib_request *request, nib_err *err);
 /* NIB_USAGE if the plan is of another model. */
 nib_status nib__plan_check_model(const nib_plan *plan, const nib_model *model, nib_err *err);
 /* Fills p->machine from the request, and the devices that --place may name; "auto" starts with the

@@ -493,12 +493,30 @@ nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *r
     return NIB_OK;
 }
 
+nib_status nib__request_check(const nib_request *r, nib_err *err)
+{
+    NIB_TRY(nib__number_check("nib_request.context", r->context, err));
+    NIB_TRY(nib__number_check("nib_request.sequences", r->sequences, err));
+    NIB_TRY(nib__number_check("nib_request.ranks", r->ranks, err));
+    NIB_TRY(nib__strings_check("nib_request.skip", &r->skip, err));
+    NIB_TRY(nib__strings_check("nib_request.only", &r->only, err));
+    NIB_TRY(nib__strings_check("nib_request.allow", &r->allow, err));
+    NIB_TRY(nib__strings_check("nib_request.kernel", &r->kernel, err));
+    NIB_TRY(nib__strings_check("nib_request.place", &r->place, err));
+    return nib__strings_check("nib_request.without", &r->without, err);
+}
+
 nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *request, nib_err *err)
 {
+    NIB_NEED(err, "out, model", out, model);
     NIB_OPTIONS(nib_request, asked, request, err);
+    NIB_TRY(nib__request_check(&asked, err));
     NIB_OPTIONS(nib_generate_options, generation, asked.generation, err);
     if (asked.generation != NULL)
         asked.generation = &generation;
+    if (isnan(generation.temperature) || isnan(generation.top_p) || isnan(generation.min_p) ||
+        isnan(generation.repeat_penalty))
+        return nib__fail(err, NIB_USAGE, "a sampling option of nib_request.generation is NaN");
     NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(nib__model_runs(model, err));
     return nib__plan_make(out, model, &asked, NULL, err);
@@ -534,6 +552,7 @@ void nib_plan_free(nib_plan *plan)
 
 nib_status nib_plan_status(const nib_plan *plan, nib_err *err)
 {
+    NIB_NEED(err, "plan", plan);
     const nib_err *denied = &plan->assignment.denied;
     return denied->status == NIB_OK ? NIB_OK : nib__fail(err, denied->status, "%s", denied->text);
 }
@@ -574,6 +593,8 @@ static void write_json(const nib_plan *p, nib_text *text)
 
 nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "plan", plan);
+    NIB_TRY(nib__report_check(form, sink, err));
     nib_text text;
     nib__text_init(&text, &plan->model->engine->allocator);
     if (form == NIB_FORM_JSON)
@@ -588,6 +609,8 @@ nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *s
 nib_status nib_plan_ledger_write(const nib_plan *plan, nib_form form, const nib_sink *sink,
                                  nib_err *err)
 {
+    NIB_NEED(err, "plan", plan);
+    NIB_TRY(nib__report_check(form, sink, err));
     const nib_ledger *ledger = &plan->assignment.ledger;
     nib_text text;
     nib__text_init(&text, &plan->model->engine->allocator);
@@ -607,6 +630,8 @@ nib_status nib_plan_ledger_write(const nib_plan *plan, nib_form form, const nib_
 
 nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "plan", plan);
+    NIB_TRY(nib__sink_check(sink, err));
     const nib_ledger *ledger = &plan->assignment.ledger;
     nib_text text;
     nib__text_init(&text, &plan->model->engine->allocator);

@@ -3,16 +3,21 @@
  * The tables of the public interface that need no model.
  */
 #include "arch.h"
+#include "public_struct.h"
 #include "dialect_table.h"
 #include "plan_handle.h"
 
 nib_status nib_recipes_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "engine", engine);
+    NIB_TRY(nib__report_check(form, sink, err));
     return nib__recipes_write(form, &engine->allocator, sink, err);
 }
 
 nib_status nib_formats_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "engine", engine);
+    NIB_TRY(nib__report_check(form, sink, err));
     nib_text text;
     nib__text_init(&text, &engine->allocator);
     nib__dialects_render(form, &text);
@@ -23,6 +28,8 @@ nib_status nib_formats_write(nib_engine *engine, nib_form form, const nib_sink *
 
 nib_status nib_models_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "engine", engine);
+    NIB_TRY(nib__report_check(form, sink, err));
     nib_text text;
     nib__text_init(&text, &engine->allocator);
     nib__families_render(form, &text);
@@ -33,6 +40,8 @@ nib_status nib_models_write(nib_engine *engine, nib_form form, const nib_sink *s
 
 nib_status nib_kernels_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "engine", engine);
+    NIB_TRY(nib__report_check(form, sink, err));
     nib_text text;
     const nib_machines *known;
     NIB_TRY(nib__engine_machines(engine, &known, err));
@@ -47,6 +56,8 @@ nib_status nib_kernels_write(nib_engine *engine, nib_form form, const nib_sink *
 
 nib_status nib_devices_write(nib_engine *engine, nib_form form, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "engine", engine);
+    NIB_TRY(nib__report_check(form, sink, err));
     NIB_TRY(nib__engine_measure(engine, err));
     nib_text text;
     const nib_machines *known;
@@ -67,6 +78,8 @@ nib_status nib_devices_write(nib_engine *engine, nib_form form, const nib_sink *
 nib_status nib_device_write(nib_engine *engine, const char *name, nib_form form,
                             const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "engine, name", engine, name);
+    NIB_TRY(nib__report_check(form, sink, err));
     nib_machine machine;
     nib_arena arena;
     nib_text text;
@@ -85,6 +98,8 @@ nib_status nib_device_write(nib_engine *engine, const char *name, nib_form form,
 nib_status nib_train_keys_write(nib_engine *engine, nib_form form, const nib_sink *sink,
                                 nib_err *err)
 {
+    NIB_NEED(err, "engine", engine);
+    NIB_TRY(nib__report_check(form, sink, err));
     nib_text text;
     nib__text_init(&text, &engine->allocator);
     nib__train_keys_render(form, &text);

@@ -49,6 +49,10 @@ static nib_status add_message(nib_chat_session *c, const char *role, const char 
                               nib_err *err)
 {
     const nib_allocator *a = allocator_of(c);
+    const size_t bad = nib__utf8_check(text, size);
+    if (bad < size)
+        return nib__fail(err, NIB_BAD_INPUT, "the %s message is not valid UTF-8 at byte %zu", role,
+                         bad);
     void *items = c->items;
     if (!nib__reserve(a, &items, &c->capacity, c->count + 1, sizeof *c->items))
         return nib__fail_memory(err, (c->count + 1) * sizeof *c->items, "a conversation");
@@ -119,10 +123,12 @@ static nib_status encode(nib_chat_session *c, int64_t now, int32_t **ids, size_t
     nib__text_free(&json);
     NIB_TRY(status);
     const int64_t context = c->session->plan->context;
-    if ((int64_t)*count < context)
+    if (*count > 0 && (int64_t)*count < context)
         return NIB_OK;
     const size_t found = *count;
     nib_tokens_free(c->session->model->engine, *ids);
+    if (found == 0)
+        return nib__fail(err, NIB_USAGE, "the chat template writes nothing for this conversation");
     return nib__fail(err, NIB_USAGE,
                      "the conversation has %zu tokens, but the context is %" PRId64
                      "; start over (/reset), or raise --context",
@@ -167,6 +173,8 @@ nib_status nib_chat_session_say(nib_chat_session *c, const char *text,
                                 const nib_generate_options *options, int64_t now,
                                 const nib_sink *sink, nib_generate_stats *stats, nib_err *err)
 {
+    NIB_NEED(err, "chat, text", c, text);
+    NIB_TRY(nib__sink_check(sink, err));
     NIB_OPTIONS(nib_generate_options, o, options, err);
     nib_generate_stats used = {0};
     const size_t before = c->count;
@@ -186,6 +194,7 @@ nib_status nib_chat_session_say(nib_chat_session *c, const char *text,
 nib_status nib_chat_session_open(nib_chat_session **out, nib_session *session,
                                  const char *template_text, nib_err *err)
 {
+    NIB_NEED(err, "out, session", out, session);
     const nib_allocator *a = &session->model->engine->allocator;
     nib_chat_session *c = nib__calloc(a, 1, sizeof *c);
     if (c == NULL)
@@ -220,10 +229,16 @@ void nib_chat_session_close(nib_chat_session *c)
     nib_session_close(session);
 }
 
-void nib_chat_session_reset(nib_chat_session *c) { drop_messages(c, has_system(c)); }
+void nib_chat_session_reset(nib_chat_session *c)
+{
+    if (c == NULL)
+        return;
+    drop_messages(c, has_system(c));
+}
 
 nib_status nib_chat_session_system(nib_chat_session *c, const char *text, nib_err *err)
 {
+    NIB_NEED(err, "chat", c);
     const size_t at = c->count;
     if (text != NULL)
         NIB_TRY(add_message(c, "system", text, strlen(text), err));
@@ -241,6 +256,8 @@ nib_status nib_chat_session_system(nib_chat_session *c, const char *text, nib_er
 
 nib_status nib_chat_session_save(nib_chat_session *c, const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "chat", c);
+    NIB_TRY(nib__sink_check(sink, err));
     nib_text text;
     nib__text_init(&text, allocator_of(c));
     write_messages(c, &text, 2);
@@ -283,6 +300,7 @@ static bool load_message(nib_chat_session *c, nib_json *json, nib_arena *arena, 
 nib_status nib_chat_session_load(nib_chat_session *c, const char *name, const char *text,
                                  size_t size, nib_err *err)
 {
+    NIB_NEED(err, "chat, name, text", c, name, size > 0 ? (const void *)text : "");
     nib_json json;
     nib_arena arena;
     nib_chat_session loaded = *c;

@@ -462,6 +462,8 @@ static nib_status generate_alone(nib_session *session, const nib_prompt *prompt,
 nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                         const nib_sink *sink, nib_generate_stats *stats, nib_err *err)
 {
+    NIB_NEED(err, "session", session);
+    NIB_TRY(nib__sink_check(sink, err));
     NIB_OPTIONS(nib_generate_options, o, options, err);
     nib_generate_stats used = {0};
     nib_prompt prompt;
@@ -480,6 +482,7 @@ nib_status nib_generate(nib_session *session, const nib_generate_options *option
 nib_status nib_generator_open(nib_generator **out, nib_session *session,
                               const nib_generate_options *options, nib_err *err)
 {
+    NIB_NEED(err, "out, session", out, session);
     NIB_OPTIONS(nib_generate_options, o, options, err);
     NIB_TRY(nib__text_out_check(&o.stop, err));
     nib_generator *g = nib__calloc(&session->model->engine->allocator, 1, sizeof *g);
@@ -532,6 +535,7 @@ static nib_status make_piece(nib_generator *g, nib_err *err)
 
 nib_status nib_generator_next(nib_generator *g, nib_piece *piece, nib_err *err)
 {
+    NIB_NEED(err, "generator, piece", g, piece);
     NIB_TRY(nib__session_enter(g->session, err));
     drop_taken(g);
     skip_pause(g);
@@ -556,6 +560,8 @@ nib_status nib_generator_next(nib_generator *g, nib_piece *piece, nib_err *err)
 
 void nib_generator_stats_get(nib_generator *g, nib_generate_stats *out)
 {
+    if (g == NULL)
+        return;
     if (g->added)
         fill_stats(g);
     NIB_RESULT(out, g->stats);

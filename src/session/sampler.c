@@ -29,6 +29,7 @@ static const char *find_foreign(const nib_generate_options *o)
 nib_status nib_sampler_open(nib_sampler **out, nib_session *session,
                             const nib_generate_options *options, nib_err *err)
 {
+    NIB_NEED(err, "out, session", out, session);
     NIB_OPTIONS(nib_generate_options, o, options, err);
     const nib_sampling asked = nib__asked_sampling(&o),
                        sampling = nib__model_sampling(session->model, &asked);
@@ -68,6 +69,8 @@ void nib_sampler_close(nib_sampler *sampler)
 nib_status nib_sampler_draw(nib_sampler *sampler, const float *logits, const int32_t *tokens,
                             size_t count, int32_t *token, nib_err *err)
 {
+    NIB_NEED(err, "sampler, logits, tokens, token", sampler, logits,
+             count > 0 ? (const void *)tokens : "", token);
     return nib__sample(token, &sampler->work, logits, &sampler->sampling, tokens, count, 0,
                        (int64_t)count, err);
 }

@@ -3,6 +3,7 @@
  * Sessions of the public interface: opening, steps, closing.
  */
 #include "session_handle.h"
+#include "public_struct.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -45,6 +46,7 @@ static void log_repacked(const nib_session *s)
 nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan *plan,
                             int sequences, nib_err *err)
 {
+    NIB_NEED(err, "out, model, plan", out, model, plan);
     NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(nib_plan_status(plan, err));
     NIB_TRY(nib__plan_check_model(plan, model, err));
@@ -83,7 +85,12 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
     return NIB_OK;
 }
 
-const nib_plan *nib_session_plan(const nib_session *session) { return session->plan; }
+const nib_plan *nib_session_plan(const nib_session *session)
+{
+    if (session == NULL)
+        return NULL;
+    return session->plan;
+}
 
 void nib__session_note_sandbox(nib_session *session, const char *text)
 {
@@ -134,16 +141,29 @@ nib_status nib__session_enter(nib_session *session, nib_err *err)
 
 void nib__session_leave(nib_session *session) { session->running = false; }
 
+static bool want_logits(const nib_slot *slots, size_t count)
+{
+    size_t i = 0;
+    while (i < count && (slots[i].outputs & NIB_SLOT_LOGITS) == 0)
+        i++;
+    return i < count;
+}
+
 nib_status nib_session_step(nib_session *session, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err)
 {
+    NIB_NEED(err, "session, slots", session, count > 0 ? (const void *)slots : "");
     NIB_TRY(nib__session_check_idle(session, err));
+    if (logits == NULL && want_logits(slots, count))
+        return nib__fail(err, NIB_USAGE, "a slot asks for logits, but logits is NULL");
     return nib__model_check_files(
         session->model, nib__runner_step(&session->runner, slots, count, logits, err), err);
 }
 
 const float *nib_session_hidden(const nib_session *session)
 {
+    if (session == NULL)
+        return NULL;
     return session->runner.hidden_rows > 0 ? session->runner.hidden : NULL;
 }
 
@@ -160,6 +180,7 @@ nib_status nib__session_check_sequence(const nib_session *session, int32_t seque
 nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t position,
                                 nib_err *err)
 {
+    NIB_NEED(err, "session", session);
     NIB_TRY(nib__session_check_sequence(session, sequence, err));
     if (position < 0)
         return nib__fail(err, NIB_USAGE, "position %d of sequence %d is negative", position,
@@ -178,5 +199,7 @@ nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t 
 
 int64_t nib_session_vocab(const nib_session *session)
 {
+    if (session == NULL)
+        return 0;
     return session->runner.ops.ld[NIB_BUFFER_LOGITS];
 }

@@ -4,6 +4,7 @@
  * values layer by layer, and a checksum of all of it. docs/formats.md has the layout.
  */
 #include "state_basis.h"
+#include "public_struct.h"
 
 #include <inttypes.h>
 
@@ -147,6 +148,8 @@ static nib_status put_state(const state *s, const nib_sink *sink, nib_err *err)
 nib_status nib_session_save(nib_session *session, int32_t sequence, const nib_sink *sink,
                             nib_err *err)
 {
+    NIB_NEED(err, "session", session);
+    NIB_TRY(nib__sink_check(sink, err));
     state s;
     nib_status status = open_state(&s, session, sequence, err);
     if (status == NIB_OK)
@@ -270,6 +273,7 @@ static nib_status load(state *s, const char *bytes, size_t size, nib_err *err)
 nib_status nib_session_load(nib_session *session, int32_t sequence, const void *bytes, size_t size,
                             int32_t *length, nib_err *err)
 {
+    NIB_NEED(err, "session, bytes, length", session, size > 0 ? (const void *)bytes : "", length);
     state s;
     nib_status status = open_state(&s, session, sequence, err);
     if (status == NIB_OK)

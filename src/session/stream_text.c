@@ -3,11 +3,13 @@
  * Stop strings in a growing text.
  */
 #include "stream_text.h"
+#include "public_struct.h"
 
 #include <string.h>
 
 nib_status nib__text_out_check(const nib_strings *stop, nib_err *err)
 {
+    NIB_TRY(nib__strings_check("nib_generate_options.stop", stop, err));
     for (size_t i = 0; i < stop->count; i++) {
         const size_t size = strlen(stop->items[i]), bad = nib__utf8_check(stop->items[i], size);
         if (size == 0 || bad < size)

@@ -10,6 +10,8 @@ void nib_tokenizer_close(nib_tokenizer *tokenizer) { nib__tokenizer_close(tokeni
 
 void nib_tokenizer_facts_get(const nib_tokenizer *t, nib_tokenizer_facts *out)
 {
+    if (t == NULL)
+        return;
     const nib_tokenizer_facts facts = {.vocab = nib__tokenizer_vocab_size(t),
                                        .bos = t->bos,
                                        .eos = t->eos,
@@ -20,6 +22,7 @@ void nib_tokenizer_facts_get(const nib_tokenizer *t, nib_tokenizer_facts *out)
 nib_status nib_tokenize(const nib_tokenizer *t, const char *text, size_t size, uint32_t flags,
                         int32_t **ids, size_t *count, nib_err *err)
 {
+    NIB_NEED(err, "tokenizer, text, ids, count", t, size > 0 ? (const void *)text : "", ids, count);
     const uint32_t known = NIB_TOKENIZE_ADD_SPECIAL | NIB_TOKENIZE_PARSE_SPECIAL;
     int32_t *made;
     size_t made_count;
@@ -42,6 +45,8 @@ nib_status nib_tokenize(const nib_tokenizer *t, const char *text, size_t size, u
 nib_status nib_detokenize(const nib_tokenizer *t, const int32_t *ids, size_t count,
                           const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "tokenizer, ids", t, count > 0 ? (const void *)ids : "");
+    NIB_TRY(nib__sink_check(sink, err));
     nib_text text;
     nib__text_init(&text, &t->allocator);
     nib_status status =

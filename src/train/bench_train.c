@@ -9,6 +9,7 @@
  * work depends on where documents begin.
  */
 #include "op_table.h"
+#include "public_struct.h"
 #include "operation.h"
 #include "trainer.h"
 
@@ -222,9 +223,12 @@ static void write_text(const bench *b, bool markdown, nib_text *text)
 nib_status nib_bench_train(nib_model *model, const nib_plan *plan, int steps, nib_form form,
                            const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "model, plan", model, plan);
+    NIB_TRY(nib__report_check(form, sink, err));
     NIB_TRY(nib__engine_check(model->engine, err));
     if (!model->net.training)
         return nib__fail(err, NIB_USAGE, "%s is a model, not a training config", model->net.path);
+    NIB_TRY(nib__number_check("steps", steps, err));
     if (steps > STEPS_MAX)
         return nib__fail(err, NIB_USAGE, "%d repeats are over the limit of %d", steps, STEPS_MAX);
     NIB_TRY(nib__plan_check_model(plan, model, err));

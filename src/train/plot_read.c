@@ -163,7 +163,10 @@ static nib_status draw(nib_text *svg, nib_engine *engine, const nib_plot_options
 nib_status nib_plot(nib_engine *engine, const nib_plot_options *options, const nib_sink *sink,
                     nib_err *err)
 {
+    NIB_NEED(err, "engine", engine);
+    NIB_TRY(nib__sink_check(sink, err));
     NIB_OPTIONS(nib_plot_options, o, options, err);
+    NIB_TRY(nib__strings_check("nib_plot_options.runs", &o.runs, err));
     nib_arena arena;
     nib_text svg;
     if (o.runs.count < 1 || o.runs.count > NIB_PLOT_RUNS)

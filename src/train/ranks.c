@@ -347,7 +347,15 @@ static nib_status find_slice(nib_ranks *r, nib_err *err)
 
 nib_status nib_ranks_open(nib_ranks **out, const nib_ranks_options *options, nib_err *err)
 {
+    NIB_NEED(err, "out", out);
     NIB_OPTIONS(nib_ranks_options, o, options, err);
+    NIB_TRY(nib__number_check("nib_ranks_options.asked", o.asked, err));
+    if (!(o.timeout_s >= 0))
+        return nib__fail(err, NIB_USAGE,
+                         "nib_ranks_options.timeout_s is %g; 0 or more seconds are possible",
+                         o.timeout_s);
+    if (o.allocator != NULL && o.allocator->resize == NULL)
+        return nib__fail(err, NIB_USAGE, "nib_ranks_options.allocator->resize is NULL");
     const nib_allocator a = o.allocator ? *o.allocator : nib__allocator_default();
     nib_ranks *r = nib__calloc(&a, 1, sizeof *r);
     if (!r)

@@ -217,6 +217,8 @@ static nib_status export_model(run *r, nib_err *err)
 nib_status nib_train(nib_model *model, const nib_plan *plan, const nib_train_options *options,
                      const nib_sink *sink, nib_err *err)
 {
+    NIB_NEED(err, "model, plan", model, plan);
+    NIB_TRY(nib__sink_check(sink, err));
     NIB_OPTIONS(nib_train_options, o, options, err);
     run r = {.options = &o, .sink = sink};
     const int ranks = nib_ranks_count(o.ranks);

@@ -525,6 +525,12 @@ static bool runs_nothing(family *f)
     CHILD_GETS(NIB_USAGE, nib_chat_session_say(f->chat, "Hi", &greedy, 0, &sink, NULL, &err));
     CHILD_GETS(NIB_USAGE, nib_service_open(&v, session, NULL, &err));
     CHILD_GETS(NIB_USAGE, nib_call_open(&call, f->service, NULL, &err));
+    /* the service's thread may have held its lock when the process was forked */
+    nib_call_state call_state = {.size = sizeof call_state};
+    char byte;
+    nib_call_look(f->call, &call_state);
+    if (!call_state.over || nib_call_read(f->call, &byte, 1) != 0)
+        return false;
     nib_service_run(f->service);
     nib_service_stop(f->service);
     CHILD_GETS(NIB_USAGE, nib_service_status(f->service, &err));

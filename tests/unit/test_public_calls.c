@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every public struct as applications of other versions pass it: options without a size, shorter,
- * longer, and with members that this version does not have; results that are shorter than today's.
- * Each lies in memory of exactly its size, so that sanitizers see a byte too far.
+ * Arguments that no call may take: NULL, values that no enum has, negative counts, NaN. And every
+ * public struct as applications of other versions pass it: options without a size, shorter, longer,
+ * and with members that this version does not have; results that are shorter than today's. Each
+ * lies in memory of exactly its size, so that sanitizers see a byte too far.
  */
 #include "session.h"
 
 #include "opening.h"
+
+#include <limits.h>
+#include <math.h>
 
 enum { CONTEXT = 16 };
 
@@ -308,6 +312,190 @@ static void test_unknown_values(void **state)
     assert_true(engine == NULL && call == NULL);
 }
 
+static void test_unknown_forms(void **state)
+{
+    static const nib_form forms[] = {(nib_form)-1, (nib_form)3, (nib_form)INT_MAX};
+    const nib_quantize_options quantize = {.request = &(nib_request){.recipe = "8da4w"},
+                                           .out = "never"};
+    const nib_convert_options convert = {.out = "never", .format = "nibble"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(forms); i++) {
+        const nib_form f = forms[i];
+        const nib_status got[] = {
+            nib_kernels_write(on.engine, f, &nowhere, &err),
+            nib_devices_write(on.engine, f, &nowhere, &err),
+            nib_device_write(on.engine, "mi210", f, &nowhere, &err),
+            nib_recipes_write(on.engine, f, &nowhere, &err),
+            nib_models_write(on.engine, f, &nowhere, &err),
+            nib_formats_write(on.engine, f, &nowhere, &err),
+            nib_codes_write(on.engine, NULL, f, &nowhere, &err),
+            nib_train_keys_write(on.engine, f, &nowhere, &err),
+            nib_info_write(on.model, f, &nowhere, &err),
+            nib_verify(on.model, NULL, f, &nowhere, &err),
+            nib_quantize(on.model, &quantize, f, &nowhere, &err),
+            nib_convert(on.model, &convert, f, &nowhere, &err),
+            nib_plan_write(on.plan, f, &nowhere, &err),
+            nib_plan_ledger_write(on.plan, f, &nowhere, &err),
+            nib_bench_operations(on.session, NULL, f, &nowhere, &err),
+            nib_bench_kernels(on.engine, f, &nowhere, &err),
+            nib_bench_predict(on.engine, NULL, 1, f, &nowhere, &err),
+            nib_bench_layers(on.plan, 1, f, &nowhere, &err),
+            nib_bench_train(training, on.plan, 1, f, &nowhere, &err),
+            nib_tune(on.model, NULL, f, &nowhere, &err),
+            nib_tune_show(on.engine, f, &nowhere, &err),
+            nib_advise(on.model, NULL, f, &nowhere, &err),
+        };
+        assert_string_equal(nib_status_name(NIB_USAGE), nib_status_name(got[0]));
+        for (size_t k = 0; k < COUNT(got); k++)
+            if (got[k] != NIB_USAGE)
+                fail_msg("call %zu with form %d: %s", k, (int)f, nib_status_name(got[k]));
+        assert_non_null(strstr(err.text, "which is not a nib_form"));
+    }
+}
+
+/* ---- NULL ---- */
+
+static void expect_null(nib_status status, const char *what, int line)
+{
+    if (status != NIB_USAGE || strstr(err.text, what) == NULL || strstr(err.text, "NULL") == NULL)
+        fail_msg("line %d: %s: %s", line, nib_status_name(status), err.text);
+    err = (nib_err){NIB_OK, ""};
+}
+
+#define NULLS(what, call) expect_null((call), what, __LINE__)
+
+static void test_null_handles(void **state)
+{
+    const nib_sink no_write = {NULL, NULL};
+    const int32_t id = 1;
+    const nib_slot slot = {.token = 1, .outputs = NIB_SLOT_LOGITS};
+    const nib_tokenizer *tokenizer;
+    nib_model *model = NULL;
+    nib_piece piece = {.size = sizeof piece};
+    nib_generate_stats stats = {.size = sizeof stats};
+    int32_t *ids = NULL, length;
+    size_t size;
+    (void)state;
+    expect_ok(nib_model_tokenizer(&tokenizer, on.model, &err));
+    NULLS("out", nib_engine_open(NULL, NULL, &err));
+    NULLS("out", nib_model_open(NULL, on.engine, "x", NULL, &err));
+    NULLS("engine", nib_model_open(&model, NULL, "x", NULL, &err));
+    NULLS("path", nib_model_open(&model, on.engine, NULL, NULL, &err));
+    NULLS("tokenizer", nib_tokenize(NULL, "a", 1, 0, &ids, &size, &err));
+    NULLS("text", nib_tokenize(tokenizer, NULL, 1, 0, &ids, &size, &err));
+    NULLS("count", nib_tokenize(tokenizer, "a", 1, 0, &ids, NULL, &err));
+    NULLS("ids", nib_detokenize(tokenizer, NULL, 1, &nowhere, &err));
+    NULLS("sink", nib_detokenize(tokenizer, &id, 1, NULL, &err));
+    NULLS("sink->write", nib_detokenize(tokenizer, &id, 1, &no_write, &err));
+    NULLS("messages",
+          nib_chat_write(on.model, &(nib_chat_options){.messages_size = 2}, &nowhere, &err));
+    NULLS("plan", nib_plan_status(NULL, &err));
+    NULLS("plan", nib_plan_layer_get(NULL, 0, &(nib_plan_layer){0}, &err));
+    NULLS("out", nib_plan_layer_get(on.plan, 0, NULL, &err));
+    NULLS("plan", nib_session_open(&on.session, on.model, NULL, 1, &err));
+    NULLS("slots", nib_session_step(on.session, NULL, 1, NULL, &err));
+    NULLS("logits", nib_session_step(on.session, &slot, 1, NULL, &err));
+    NULLS("bytes", nib_session_load(on.session, 0, NULL, 1, &length, &err));
+    NULLS("session", nib_generate(NULL, NULL, &nowhere, NULL, &err));
+    NULLS("generator", nib_generator_next(NULL, &piece, &err));
+    NULLS("chat", nib_chat_session_say(NULL, "a", NULL, 0, &nowhere, NULL, &err));
+    NULLS("service", nib_service_status(NULL, &err));
+    NULLS("resize", nib_engine_open(&on.engine,
+                                    &(nib_engine_options){.allocator = &(nib_allocator){0}}, &err));
+    assert_null(nib_session_plan(NULL));
+    assert_null(nib_session_hidden(NULL));
+    assert_int_equal(nib_session_vocab(NULL), 0);
+    nib_plan_facts_get(NULL, NULL);
+    nib_generator_stats_get(NULL, &stats);
+    nib_service_stop(NULL);
+    nib_tokens_free(NULL, NULL);
+    nib_init(NULL, 0);
+    assert_true(model == NULL && ids == NULL);
+}
+
+static nib_status plan_with(const nib_request *request) { return call_plan(request); }
+
+static void test_null_lists(void **state)
+{
+    static const char *const items[] = {"*", NULL};
+    const nib_strings none = {NULL, 1}, half = {items, 2};
+    (void)state;
+    NULLS("nib_request.skip.items", plan_with(&(nib_request){.skip = none}));
+    NULLS("nib_request.only.items[1]", plan_with(&(nib_request){.only = half}));
+    NULLS("nib_request.allow", plan_with(&(nib_request){.allow = half}));
+    NULLS("nib_request.kernel", plan_with(&(nib_request){.kernel = half}));
+    NULLS("nib_request.place", plan_with(&(nib_request){.place = half}));
+    NULLS("nib_request.without", plan_with(&(nib_request){.without = half}));
+    NULLS("nib_model_options.overrides", call_model(&(nib_model_options){.overrides = half}));
+    NULLS("nib_generate_options.stop", call_generate(&(nib_generate_options){.stop = half}));
+    NULLS("nib_generate_options.stop", call_generator(&(nib_generate_options){.stop = none}));
+    NULLS("nib_convert_options.allow", call_convert(&(nib_convert_options){.allow = half}));
+    NULLS("nib_advise_options.recipes", call_advise(&(nib_advise_options){.recipes = half}));
+    NULLS("nib_plot_options.runs", call_plot(&(nib_plot_options){.runs = half}));
+    NULLS("nib_bench_options.contexts", call_bench(&(nib_bench_options){.context_count = 1}));
+}
+
+/* ---- numbers ---- */
+
+static void test_numbers(void **state)
+{
+    nib_engine_options slice = {.threads = 1, .slice = 1};
+    (void)state;
+    const nib_status got[] = {
+        plan_with(&(nib_request){.context = -1}),
+        plan_with(&(nib_request){.sequences = -1}),
+        plan_with(&(nib_request){.ranks = -1}),
+        plan_with(&(nib_request){.generation = &(nib_generate_options){.top_p = NAN}}),
+        call_engine(&slice),
+        call_engine(&(nib_engine_options){.threads = 1, .slices = -1}),
+        call_generate(&(nib_generate_options){.temperature = NAN}),
+        call_generate(&(nib_generate_options){.repeat_penalty = NAN}),
+        call_eval(&(nib_eval_options){.text_path = "never", .window = -1}),
+        call_bench(&(nib_bench_options){.prompt_tokens = -1}),
+        call_bench(&(nib_bench_options){.new_tokens = -1}),
+        call_bench(&(nib_bench_options){.repeats = -1}),
+        call_advise(&(nib_advise_options){.window = -1}),
+        call_advise(&(nib_advise_options){.loss_budget = NAN}),
+        call_service(&(nib_service_options){.queue = -1}),
+        call_service(&(nib_service_options){.limit_s = NAN}),
+        call_ranks(&(nib_ranks_options){.timeout_s = NAN}),
+        call_ranks(&(nib_ranks_options){.asked = -1}),
+        nib_bench_layers(on.plan, -1, NIB_FORM_TEXT, &nowhere, &err),
+        nib_bench_train(training, on.plan, -1, NIB_FORM_TEXT, &nowhere, &err),
+    };
+    for (size_t i = 0; i < COUNT(got); i++)
+        if (got[i] != NIB_USAGE)
+            fail_msg("number %zu: %s", i, nib_status_name(got[i]));
+}
+
+/* Fails before the tables of so many sequences take the memory of the machine. */
+static void test_too_many_sequences(void **state)
+{
+    nib_session *session = NULL;
+    (void)state;
+    assert_int_equal(nib_session_open(&session, on.model, on.plan, INT_MAX, &err), NIB_NO_MEMORY);
+    assert_null(session);
+}
+
+/* ---- conversations ---- */
+
+/* A template that writes nothing, and text that is not UTF-8. */
+static void test_chat(void **state)
+{
+    const nib_generate_options one = {.max_tokens = 1};
+    nib_chat_session *chat;
+    (void)state;
+    expect_ok(nib_chat_session_open(&chat, on.session, "", &err));
+    assert_int_equal(nib_chat_session_say(chat, "a", &one, 0, &nowhere, NULL, &err), NIB_USAGE);
+    nib_chat_session_close(chat);
+    expect_ok(nib_chat_session_open(&chat, on.session, "{{ messages[0].content }}", &err));
+    assert_int_equal(nib_chat_session_say(chat, "a\xff", &one, 0, &nowhere, NULL, &err),
+                     NIB_BAD_INPUT);
+    assert_int_equal(nib_chat_session_system(chat, "a\xff", &err), NIB_BAD_INPUT);
+    expect_ok(nib_chat_session_say(chat, "a", &one, 0, &nowhere, NULL, &err));
+    nib_chat_session_close(chat);
+}
+
 /* ---- results ---- */
 
 static nib_plan *described; /* has settings, candidates and advice */
@@ -466,6 +654,12 @@ static void test_results(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_null_handles), /* before the service has the session */
+        cmocka_unit_test(test_null_lists),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_too_many_sequences),
+        cmocka_unit_test(test_unknown_forms),
+        cmocka_unit_test(test_chat),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_unknown_values), /* with the service */
         cmocka_unit_test(test_results),
