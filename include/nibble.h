@@ -568,6 +568,8 @@ NIB_API const float *nib_session_hidden(const nib_session *session);
  * before `position`. Rolling back 512 positions, or all, always works. */
 NIB_CHECKED nib_status nib_session_truncate(nib_session *session, int32_t sequence,
                                             int32_t position, nib_err *err);
+/* Positions that a sequence holds, which is its next position; -1: no such sequence. */
+NIB_API int32_t nib_session_length(const nib_session *session, int32_t sequence);
 /* Logits per token. */
 NIB_API int64_t nib_session_vocab(const nib_session *session);
 
@@ -669,7 +671,8 @@ typedef struct nib_generate_stats {
 } nib_generate_stats;
 
 /* Generates from the start of sequence 0 and streams the text to sink in whole code points.
- * Afterwards sequence 0 has an unspecified length: truncate it to 0 before you step it. The text
+ * Afterwards sequence 0 has an unspecified length (nib_session_length): truncate it to 0 before you
+ * step it. The text
  * continues the prompt, including the space between them if there is one. If progress cancels, the
  * text so far is valid and the call succeeds, unless the prompt was still being read
  * (NIB_CANCELLED). stats may be NULL; they are filled in on failure, too. NIB_USAGE: an option is
@@ -724,10 +727,10 @@ NIB_CHECKED nib_status nib_chat_session_open(nib_chat_session **out, nib_session
                                              const char *template_text, nib_err *err);
 NIB_API void nib_chat_session_close(nib_chat_session *chat);
 /* Adds `text` as a user message, streams the answer to the sink and adds it to the conversation, or
- * the part generated before progress cancelled it. options->prompt and chat are ignored; now:
- * seconds since 1970, for templates that print the date. On failure the conversation is unchanged.
- * Parts that the template drops are logged first; for a strict request they are NIB_NOT_AS_ASKED.
- * NIB_USAGE: the conversation is longer than the context, or the template writes nothing;
+ * the part generated before progress cancelled it. now: seconds since 1970, for templates that print
+ * the date. On failure the conversation is unchanged. Parts that the template drops are logged
+ * first; for a strict request they are NIB_NOT_AS_ASKED. NIB_USAGE: the conversation is longer than
+ * the context, the template writes nothing, or the options have a prompt or a chat of their own;
  * NIB_BAD_INPUT: the text is not UTF-8; other errors as nib_generate and nib_chat_encode. */
 NIB_CHECKED nib_status nib_chat_session_say(nib_chat_session *chat, const char *text,
                                             const nib_generate_options *options, int64_t now,

@@ -374,7 +374,8 @@ typedef struct nib_call_stats {
     int64_t prompt_tokens, cached_tokens; /* cached: prompt tokens that were in the KV cache */
     int64_t new_tokens;
     int64_t seed;
-    int64_t settings; /* number of settings not done as asked, which the answer lists */
+    int64_t settings; /* of the request: number done otherwise (NIB_SETTING_OTHER) or without
+                         effect (NIB_SETTING_NONE), which the answer lists */
     double queued_s, first_token_s, total_s; /* since arrival; NaN: never happened */
 } nib_call_stats;
 /* Statistics of a call so far; the strings belong to the call. */

@@ -568,7 +568,8 @@ nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
             r->hidden_rows = 0;
             return status;
         }
-        to += chunk_wanted * vocab;
+        if (chunk_wanted > 0) /* `to` may be NULL */
+            to += chunk_wanted * vocab;
     }
     if (wanted > 0)
         *logits = r->logits;

@@ -179,6 +179,10 @@ nib_status nib_chat_session_say(nib_chat_session *c, const char *text,
     nib_generate_stats used = {0};
     const size_t before = c->count;
     NIB_RESULT(stats, used);
+    if (o.prompt != NULL || o.chat != NULL)
+        return nib__fail(err, NIB_USAGE,
+                         "the option %s was given to a conversation, which has its own messages",
+                         o.prompt != NULL ? "prompt" : "chat");
     NIB_TRY(nib__text_out_check(&o.stop, err));
     NIB_TRY(nib__session_enter(c->session, err));
     const nib_status status = add_turn(c, text, &o, now, sink, &used, err);

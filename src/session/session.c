@@ -197,6 +197,12 @@ nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t 
     return NIB_OK;
 }
 
+int32_t nib_session_length(const nib_session *session, int32_t sequence)
+{
+    const bool known = session != NULL && sequence >= 0 && sequence < session->runner.kv.sequences;
+    return known ? (int32_t)session->runner.kv.lengths[sequence] : -1;
+}
+
 int64_t nib_session_vocab(const nib_session *session)
 {
     if (session == NULL)

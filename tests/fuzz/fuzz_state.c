@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 
+int LLVMFuzzerInitialize(int *count, char ***arguments);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { HEAD = 80, AT_WEIGHTS = 16, AT_LINES = 32, AT_LENGTH = 64, AT_FIRST = 72, SUM = 16 };
@@ -25,19 +26,23 @@ static void require(bool holds)
         abort();
 }
 
-static nib_session *open_session(void)
+static nib_session *s;
+
+/* libFuzzer calls it first, and does not count its time. */
+int LLVMFuzzerInitialize(int *count, char ***arguments)
 {
     nib_engine *engine;
     nib_model *model;
     nib_plan *plan;
-    nib_session *session;
+    const nib_engine_options one = {.threads = 1};
     const nib_request request = {.dtype = "f32", .cache = "int8"};
-    require(nib_engine_open(&engine, NULL, NULL) == NIB_OK);
+    require(nib_engine_open(&engine, &one, NULL) == NIB_OK);
     require(nib_model_open(&model, engine, "tests/golden/models/exaone4_window", NULL, NULL) ==
             NIB_OK);
     require(nib_plan_make(&plan, model, &request, NULL) == NIB_OK);
-    require(nib_session_open(&session, model, plan, 1, NULL) == NIB_OK);
-    return session;
+    require(nib_session_open(&s, model, plan, 1, NULL) == NIB_OK);
+    (void)count, (void)arguments;
+    return 0;
 }
 
 static nib_status grow(void *ctx, const char *more, size_t size)
@@ -50,7 +55,7 @@ static nib_status grow(void *ctx, const char *more, size_t size)
     return NIB_OK;
 }
 
-static bytes save(nib_session *s)
+static bytes save(void)
 {
     bytes b = {0};
     require(nib_session_save(s, 0, &(nib_sink){grow, &b}, NULL) == NIB_OK);
@@ -58,7 +63,7 @@ static bytes save(nib_session *s)
 }
 
 /* Runs positions [from, to). */
-static void run(nib_session *s, int32_t from, int32_t to)
+static void run(int32_t from, int32_t to)
 {
     for (int32_t i = from; i < to; i++) {
         const nib_slot slot = {.sequence = 0, .position = i, .token = i % 7};
@@ -103,8 +108,12 @@ static bytes state_of(const uint8_t *data, size_t size, bytes own, const nib_kv 
         grow(&b, (const char *)own.at + HEAD, lines);
     grow(&b, (const char *)data + front, size - front);
     const size_t whole = HEAD + (size_t)number(head + AT_LINES) + counted(kv, head);
-    while (b.size < whole && whole < 2 * MOST)
-        grow(&b, (const char[64]){0}, nib__min(whole - b.size, 64));
+    if (b.size < whole && whole < 2 * MOST) {
+        void *zeros = calloc(whole - b.size, 1);
+        require(zeros != NULL);
+        grow(&b, zeros, whole - b.size);
+        free(zeros);
+    }
     const nib_hash sum = nib__hash_bytes(b.at, b.size);
     grow(&b, (const char *)&sum, SUM);
     return b;
@@ -112,22 +121,21 @@ static bytes state_of(const uint8_t *data, size_t size, bytes own, const nib_kv 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static nib_session *s;
     nib_err err = {NIB_OK, ""};
     int32_t length = -1;
     if (s == NULL)
-        s = open_session();
+        (void)LLVMFuzzerInitialize(NULL, NULL);
     const nib_kv *kv = &s->runner.kv;
     require(nib_session_truncate(s, 0, 0, NULL) == NIB_OK);
-    run(s, 0, TEXT);
-    const bytes before = save(s), state = state_of(data, size, before, kv);
+    run(0, TEXT);
+    const bytes before = save(), state = state_of(data, size, before, kv);
     const nib_status status = nib_session_load(s, 0, state.at, state.size, &length, &err);
-    const bytes after = save(s), *same = status == NIB_OK ? &state : &before;
+    const bytes after = save(), *same = status == NIB_OK ? &state : &before;
     require(after.size == same->size && memcmp(after.at, same->at, after.size) == 0);
     require(status == NIB_OK ? length == number(state.at + AT_LENGTH)
                              : length == -1 && err.status == status && err.text[0] != 0);
     if (status == NIB_OK && length < kv->context)
-        run(s, length, length + 1);
+        run(length, length + 1);
     free(before.at);
     free(state.at);
     free(after.at);

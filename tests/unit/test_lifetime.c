@@ -17,6 +17,7 @@
 static const char tales[] = "models/nibble-tales";
 static const nib_generate_options greedy = {
     .prompt = "Once upon a time", .max_tokens = 12, .temperature = -1};
+static const nib_generate_options reply = {.max_tokens = 12, .temperature = -1};
 
 static void expect_ok(nib_status status, const nib_err *err)
 {
@@ -112,7 +113,7 @@ static void test_users_of_sessions(void **state)
     expect_ok(nib_chat_session_open(&chat, o.session, "{{ messages[0].content }}", &err), &err);
     refused(NIB_USAGE, nib_service_open(&service, o.session, NULL, &err), &err);
     close_opened(&o);
-    expect_ok(nib_chat_session_say(chat, "Once upon a time", &greedy, 0, &(nib_sink){keep, &text},
+    expect_ok(nib_chat_session_say(chat, "Once upon a time", &reply, 0, &(nib_sink){keep, &text},
                                    NULL, &err),
               &err);
     assert_true(text.size > 0);
@@ -232,7 +233,7 @@ static void test_sinks(void **state)
     refused(NIB_EXISTS, nib_verify(o.model, NULL, NIB_FORM_TEXT, &full, &err), &err);
     refused(NIB_EXISTS, nib_recipes_write(o.engine, NIB_FORM_TEXT, &full, &err), &err);
     expect_ok(nib_chat_session_open(&chat, o.session, "{{ messages[0].content }}", &err), &err);
-    refused(NIB_EXISTS, nib_chat_session_say(chat, "Hi", &greedy, 0, &full, NULL, &err), &err);
+    refused(NIB_EXISTS, nib_chat_session_say(chat, "Hi", &reply, 0, &full, NULL, &err), &err);
     refused(NIB_EXISTS, nib_chat_session_save(chat, &full, &err), &err);
     nib_chat_session_close(chat);
     expect_generates(o.session);
@@ -326,7 +327,7 @@ static void test_calls_from_callbacks(void **state)
     assert_true(c.calls > 1);
     c.calls = 0;
     expect_ok(nib_chat_session_open(&chat, o.session, "{{ messages[0].content }}", &err), &err);
-    expect_ok(nib_chat_session_say(chat, "Hi", &greedy, 0, &(nib_sink){call_again, &c}, NULL, &err),
+    expect_ok(nib_chat_session_say(chat, "Hi", &reply, 0, &(nib_sink){call_again, &c}, NULL, &err),
               &err);
     nib_chat_session_close(chat);
     expect_ok(nib_generator_open(&g, o.session, &greedy, &err), &err);
@@ -397,13 +398,13 @@ static void check_jump(bool in_chat)
         expect_ok(nib_chat_session_open(&chat, o.session, "{{ messages[0].content }}", &err), &err);
     if (setjmp(outside) == 0) {
         const nib_status status =
-            in_chat ? nib_chat_session_say(chat, "Hi", &greedy, 0, &jumping, NULL, &err)
+            in_chat ? nib_chat_session_say(chat, "Hi", &reply, 0, &jumping, NULL, &err)
                     : nib_generate(o.session, &greedy, &jumping, NULL, &err);
         fail_msg("the call returned %s", nib_status_name(status));
     }
     if (in_chat)
         refused(NIB_USAGE,
-                nib_chat_session_say(chat, "Hi", &greedy, 0, &(nib_sink){keep, &text}, NULL, &err),
+                nib_chat_session_say(chat, "Hi", &reply, 0, &(nib_sink){keep, &text}, NULL, &err),
                 &err);
     refused(NIB_USAGE, nib_generate(o.session, &greedy, &(nib_sink){keep, &text}, NULL, &err),
             &err);
@@ -522,7 +523,7 @@ static bool runs_nothing(family *f)
     CHILD_GETS(NIB_USAGE, nib_generator_open(&g, session, &greedy, &err));
     CHILD_GETS(NIB_USAGE, nib_generator_next(f->generator, &piece, &err));
     CHILD_GETS(NIB_USAGE, nib_chat_session_open(&c, session, "", &err));
-    CHILD_GETS(NIB_USAGE, nib_chat_session_say(f->chat, "Hi", &greedy, 0, &sink, NULL, &err));
+    CHILD_GETS(NIB_USAGE, nib_chat_session_say(f->chat, "Hi", &reply, 0, &sink, NULL, &err));
     CHILD_GETS(NIB_USAGE, nib_service_open(&v, session, NULL, &err));
     CHILD_GETS(NIB_USAGE, nib_call_open(&call, f->service, NULL, &err));
     /* the service's thread may have held its lock when the process was forked */

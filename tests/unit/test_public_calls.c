@@ -492,8 +492,27 @@ static void test_chat(void **state)
     assert_int_equal(nib_chat_session_say(chat, "a\xff", &one, 0, &nowhere, NULL, &err),
                      NIB_BAD_INPUT);
     assert_int_equal(nib_chat_session_system(chat, "a\xff", &err), NIB_BAD_INPUT);
+    const nib_generate_options prompt = {.prompt = "a"}, other = {.chat = &(nib_chat_options){0}};
+    assert_int_equal(nib_chat_session_say(chat, "a", &prompt, 0, &nowhere, NULL, &err), NIB_USAGE);
+    assert_int_equal(nib_chat_session_say(chat, "a", &other, 0, &nowhere, NULL, &err), NIB_USAGE);
     expect_ok(nib_chat_session_say(chat, "a", &one, 0, &nowhere, NULL, &err));
+    assert_true(nib_session_length(on.session, 0) > 0);
     nib_chat_session_close(chat);
+}
+
+static void test_length(void **state)
+{
+    const nib_slot slots[] = {{.sequence = 0, .position = 0}, {.sequence = 0, .position = 1}};
+    (void)state;
+    expect_ok(nib_session_truncate(on.session, 0, 0, &err));
+    assert_int_equal(nib_session_length(on.session, 0), 0);
+    expect_ok(nib_session_step(on.session, slots, 2, NULL, &err));
+    assert_int_equal(nib_session_length(on.session, 0), 2);
+    expect_ok(nib_session_truncate(on.session, 0, 1, &err));
+    assert_int_equal(nib_session_length(on.session, 0), 1);
+    assert_int_equal(nib_session_length(on.session, -1), -1);
+    assert_int_equal(nib_session_length(on.session, INT32_MAX), -1);
+    assert_int_equal(nib_session_length(NULL, 0), -1);
 }
 
 /* ---- results ---- */
@@ -660,6 +679,7 @@ int main(void)
         cmocka_unit_test(test_too_many_sequences),
         cmocka_unit_test(test_unknown_forms),
         cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_length),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_unknown_values), /* with the service */
         cmocka_unit_test(test_results),
