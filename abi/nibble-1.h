@@ -311,6 +311,8 @@ NIB_API const float *nib_session_hidden(const nib_session *session);
 NIB_CHECKED nib_status nib_session_truncate(nib_session *session, int32_t sequence,
                                             int32_t position, nib_err *err);
 NIB_API int64_t nib_session_vocab(const nib_session *session);
+NIB_CHECKED nib_status nib_session_log_sums(double *sums, int32_t *likeliest, nib_session *session,
+                                            const float *logits, size_t rows, nib_err *err);
 NIB_CHECKED nib_status nib_session_save(nib_session *session, int32_t sequence,
                                         const nib_sink *sink, nib_err *err);
 NIB_CHECKED nib_status nib_session_load(nib_session *session, int32_t sequence, const void *bytes,

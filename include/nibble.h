@@ -572,6 +572,14 @@ NIB_CHECKED nib_status nib_session_truncate(nib_session *session, int32_t sequen
 NIB_API int32_t nib_session_length(const nib_session *session, int32_t sequence);
 /* Logits per token. */
 NIB_API int64_t nib_session_vocab(const nib_session *session);
+/* For log-probabilities of tokens that the caller chose. logits [rows][vocab] are those of a step,
+ * or any others. Of each row, sums [rows] gets log(sum(exp(row))), and likeliest [rows], which may
+ * be NULL, the token with the largest logit, of equal ones the smallest. log p(token) is
+ * (double)logits[row][token] - sums[row], the bits of nib_token_logprob and nib_eval. On failure
+ * both arrays are unspecified. NIB_CHECK_FAILED: a row has no probabilities, because a logit is NaN
+ * or positive infinity, or all are negative infinity (err names the row). */
+NIB_CHECKED nib_status nib_session_log_sums(double *sums, int32_t *likeliest, nib_session *session,
+                                            const float *logits, size_t rows, nib_err *err);
 
 /* Writes the state of a sequence to the sink: its keys and values, and what they belong to
  * (docs/formats.md). NIB_USAGE: no such sequence. */

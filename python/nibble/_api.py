@@ -401,6 +401,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "nib_session_truncate": (c_int, [c_void_p, c_int32, c_int32, POINTER(nib_err)]),
     "nib_session_length": (c_int32, [c_void_p, c_int32]),
     "nib_session_vocab": (c_int64, [c_void_p]),
+    "nib_session_log_sums": (c_int, [POINTER(c_double), POINTER(c_int32), c_void_p,
+        POINTER(c_float), c_size_t, POINTER(nib_err)]),
     "nib_session_save": (c_int, [c_void_p, c_int32, POINTER(nib_sink), POINTER(nib_err)]),
     "nib_session_load": (c_int, [c_void_p, c_int32, c_void_p, c_size_t, POINTER(c_int32),
         POINTER(nib_err)]),

@@ -83,6 +83,24 @@ def floats_in(values: Any, count: int) -> Any:
     return kind.from_buffer(view)
 
 
+def rows_in(values: Any, columns: int) -> tuple[Any, int]:
+    """Pointer to floats [rows, columns], and rows. With numpy, float32 is used in place."""
+    numpy = _numpy()
+    array: Any
+    pointer: Any
+    if numpy is not None:
+        array = numpy.ascontiguousarray(values, numpy.float32)
+        pointer = array.ctypes.data_as(ctypes.POINTER(ctypes.c_float))  # holds the array
+    else:
+        array = memoryview(values)
+        if array.format != "f":
+            raise TypeError(f"logits is an array of float32, not of '{array.format}'")
+        pointer = floats_in(array.cast("B").cast("f"), array.nbytes // 4)
+    if array.nbytes > 0 and (array.ndim != 2 or array.shape[1] != columns):
+        raise ValueError(f"logits is an array [rows, {columns}], not {list(array.shape)}")
+    return pointer, array.nbytes // 4 // columns
+
+
 def slots_of(slots: Any) -> tuple[Any, int, int, int]:
     """Slots as a C array, their number, and how many ask for logits and for hidden states."""
     numpy = sys.modules.get("numpy")

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import (TYPE_CHECKING, Any, Callable, Iterable, Mapping, Optional, Sequence, Union)
 
 from . import _api
-from ._arrays import Floats, Lent, floats_in, floats_of, slots_of
+from ._arrays import Floats, Lent, floats_in, floats_of, rows_in, slots_of
 from ._engine import fill, integer, say
 from ._errors import Usage
 from ._generate import GenerateOptions, Generation, generate_options, sampling
@@ -133,6 +133,26 @@ class Session:
                 raise Usage(
                     f"a view of the {lent.what} of an earlier step is in use, and this call needs "
                     f"more rows of them, which would move them; delete the view, or pass copy=True")
+
+    def log_sums(self, logits: Any) -> tuple[list[float], list[int]]:
+        """For log-probabilities of tokens that you choose: of each row of logits [rows, vocab], the
+        natural logarithm of the sum of all exponentials, in double, and the likeliest token (of
+        several, the smallest). So log p(token) = float(logits[row][token]) - sums[row], with the
+        bits that `generate` and `nibble.eval` report.
+
+        CheckFailed: a logit is NaN or positive infinity.
+
+        >>> model = nibble.Model("models/nibble-tales")
+        >>> with model.session() as session:
+        ...     logits = session.step([(0, 0, 1), (0, 1, 2)])
+        ...     sums, likeliest = session.log_sums(logits)
+        >>> logprob = float(logits[1][likeliest[1]]) - sums[1]
+        """
+        values, rows = rows_in(logits, self.vocab)
+        sums, likeliest = (ctypes.c_double * rows)(), (ctypes.c_int32 * rows)()
+        self._engine.run(self._handle, lambda err: lib.nib_session_log_sums(
+            sums, likeliest, self._handle.pointer, values, rows, err))
+        return sums[:], likeliest[:]
 
     def truncate(self, sequence: int, position: int) -> None:
         """Rolls a sequence back to `position`. Usage: no such sequence, or layers with a window no
