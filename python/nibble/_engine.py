@@ -352,14 +352,31 @@ def integer(name: str, kind: Any, value: Any) -> int:
         raise TypeError(f"{name} is an int, not {type(value).__name__}")
     number = value.__index__()
     if kind(number).value != number:
-        raise ValueError(f"{name} {number} is out of range: it is a {kind.__name__[2:]}")
+        bits = 8 * ctypes.sizeof(kind)
+        low, high = (-1 << bits - 1, 1 << bits - 1) if kind(-1).value < 0 else (0, 1 << bits)
+        raise ValueError(f"{name} {number} is not between {low} and {high - 1}")
     return int(number)
+
+
+def at_least(least: int, **values: Any) -> None:
+    """Usage: a number is less. The library would take the default for it."""
+    for name, value in values.items():
+        if hasattr(value, "__index__") and value.__index__() < least:
+            raise Usage(f"{name} {value} is less than {least}; leave it out for the default")
 
 
 def _text(name: str, value: Any) -> bytes:
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{name} is a str, not {type(value).__name__}")
-    data = value.encode("utf-8") if isinstance(value, str) else os.fsencode(value)
+    return _whole(name, value.encode("utf-8") if isinstance(value, str) else os.fsencode(value))
+
+
+def path_of(path: Any) -> bytes:
+    """A path as bytes. TypeError: it is not a path."""
+    return _whole("path", os.fsencode(path))
+
+
+def _whole(name: str, data: bytes) -> bytes:
     if b"\0" in data:
         raise ValueError(f"{name} has a NUL character at {data.index(0)}, where a text of C ends")
     return data

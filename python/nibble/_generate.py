@@ -13,7 +13,7 @@ from typing import (TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional,
 
 from . import _api
 from ._engine import fill
-from ._errors import Usage
+from ._errors import Error, Usage
 from ._library import lib
 
 if TYPE_CHECKING:
@@ -143,7 +143,11 @@ class Generation(Iterator[Piece]):
         if self._finish is not None:
             raise StopIteration
 
+        entered = False
+
         def take(err: Any) -> int:
+            nonlocal entered
+            entered = True
             piece = _api.nib_piece(size=ctypes.sizeof(_api.nib_piece))
             status: int = lib.nib_generator_next(self._handle.pointer, byref(piece), err)
             if status != _api.NIB_OK or piece.over:
@@ -156,6 +160,12 @@ class Generation(Iterator[Piece]):
 
         try:
             self._engine.run(self._handle, take)
+        except Error:
+            raise
+        except BaseException:  # its traceback may be kept, and with it this object
+            if entered:
+                self.close()
+            raise
         finally:
             if self._finish is not None:
                 self._end()
@@ -166,8 +176,8 @@ class Generation(Iterator[Piece]):
     @property
     def finish(self) -> Optional[str]:
         """Why the text ended: "stop" (a stop string or an end-of-text token), "length" (max_tokens),
-        "context" (it is full), "cancelled" (progress returned False, or it was closed), "failed"
-        (it raised an error); None: it is not over."""
+        "context" (it is full), "cancelled" (by progress, by Ctrl-C, or it was closed), "failed" (it
+        raised an error); None: it is not over."""
         return self._finish
 
     @property
@@ -201,6 +211,9 @@ class Generation(Iterator[Piece]):
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return f"<nibble.Generation: {self._finish or 'not over'}; iterate over it for its text>"
 
 
 def _text_of(struct: Any) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Sequence, U
 
 from . import _api
 from ._arrays import Floats
-from ._engine import Callbacks, Engine, Handle, Log, Progress, fill
+from ._engine import Callbacks, Engine, Handle, Log, Progress, at_least, fill, path_of
 from ._errors import Usage
 from ._generate import GenerateOptions, Generation, Schema
 from ._library import lib
@@ -100,6 +100,9 @@ class Model:
     progress: called as progress(what, done, total) during long calls; False cancels.
     log: called with each line about what is not done as asked; None: the logger "nibble".
 
+    Opening a model reads its headers. What is asked of it is checked when it is first planned: by
+    `plan`, `session`, `generate`, `chat`, `logits` or `hidden`.
+
     A model and what was made from it may be used by any thread, one at a time: others wait.
 
     >>> model = nibble.Model("models/nibble-tales", recipe="8da4w")
@@ -120,13 +123,15 @@ class Model:
                  machine: Union[None, Path, _Default] = PROGRAM,
                  progress: Optional[Progress] = None, log: Optional[Log] = None) -> None:
         self._callbacks = Callbacks(progress, log)
+        at_least(1, context=context, memory=memory)
+        at_least(0, lookup=lookup)
         self._request = {
             "recipe": recipe, "skip": skip, "only": only, "device": device, "dtype": dtype,
             "cache": cache, "allow": allow, "kernel": kernel, "place": place, "without": without,
             "strict": strict, "bias": bias, "context": context, "memory": memory,
             "lookup": -1 if lookup == 0 else lookup}
         fill(_api.nib_request(), **self._request)  # wrong types are errors here
-        self.path = os.fspath(path)
+        self.path = os.fsdecode(path)
         engine = Engine(self._callbacks, "model", threads=threads, isa=isa,
                         cache_path=machine_cache(machine))
         assert engine.root is not None
@@ -138,7 +143,7 @@ class Model:
     def _beside(cls, other: "Model", path: Path, request: dict[str, Any]) -> "Model":
         """Another model with the same engine."""
         self = cls.__new__(cls)
-        self._callbacks, self._request, self.path = other._callbacks, request, os.fspath(path)
+        self._callbacks, self._request, self.path = other._callbacks, request, os.fsdecode(path)
         self._begin(other._engine, None, None)
         self._root = self._handle
         self._handle.own(self)
@@ -152,7 +157,7 @@ class Model:
         self._context: Optional[int] = None
         self._checked_options: set[str] = set()
         options = fill(_api.nib_model_options(), tokenizer=tokenizer, cache_dir=cache_dir)
-        name = os.fsencode(self.path)
+        name = path_of(self.path)
         self._handle = engine.open(
             None, "model", lib.nib_model_close,
             lambda out, err: lib.nib_model_open(out, engine.root_pointer(), name, byref(options),
@@ -279,12 +284,15 @@ class Model:
                  logprobs: int = 0) -> Generation:
         """An iterator over the pieces of a text that continues the prompt.
 
-        Special tokens spelled in the prompt ("<s>") become those tokens. None, for a sampling option
-        and max_tokens, is what generation_config.json says, otherwise temperature 0.8, top_k 40,
-        top_p 0.95, min_p 0.05, repeat_penalty 1, and tokens until the context is full; 0 turns it off
-        (temperature 0: greedy; max_tokens 0: until the context is full). stop: text that ends the generation and is not
-        returned. schema: a JSON schema, as dict or text, that the text follows. logprobs: with how
-        many of the likeliest tokens each piece comes, up to 20.
+        prompt: special tokens spelled in it ("<s>") become those tokens.
+        max_tokens: None: as generation_config.json says, otherwise 0; 0: until the context is full.
+        temperature, top_k, top_p, min_p, repeat_penalty: None: as generation_config.json says,
+        otherwise 0.8, 40, 0.95, 0.05, and 1; 0 turns one off (temperature 0: greedy).
+        seed: the same seed and options give the same text.
+        stop: text that ends the generation, and is not returned: one or several.
+        ignore_eos: continue after an end-of-text token.
+        schema: a JSON schema, as a dict or text, that the text follows.
+        logprobs: how many of the likeliest tokens each piece comes with, up to 20.
 
         >>> model = nibble.Model("models/nibble-tales", recipe="8da4w")
         >>> for piece in model.generate("Once upon a time", max_tokens=8, temperature=0):
@@ -371,6 +379,7 @@ class Model:
         session, ids = self._shared(), list(tokens)
         if not ids:
             raise Usage("no tokens were given; give at least one, such as BOS")
+        session._check_free("this call")
         session.truncate(0, 0)
         slots = [(0, at, token, output if not last or at + 1 == len(ids) else 0)
                  for at, token in enumerate(ids)]

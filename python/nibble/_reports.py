@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import os
 from ctypes import byref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypedDict, Union
 
 from . import _api
-from ._engine import Callbacks, Engine, Handle, Log, Progress, fill
-from ._errors import Error
+from ._engine import Callbacks, Engine, Handle, Log, Progress, at_least, fill, path_of
+from ._errors import Error, Usage
 from ._library import lib
 from ._model import PROGRAM, Model, Strings, _Default, machine_cache
 from ._plan import Plan
@@ -21,7 +20,7 @@ from ._tokenizer import Path
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-FORMS = {"text": _api.NIB_FORM_TEXT, "json": _api.NIB_FORM_JSON,
+FORMS = {"json": _api.NIB_FORM_JSON, "text": _api.NIB_FORM_TEXT,
          "markdown": _api.NIB_FORM_MARKDOWN}
 
 
@@ -70,14 +69,15 @@ class _Owner:
         self.root.own(self)
 
     def open(self, path: Path, **options: Any) -> Handle:
-        struct, name = fill(_api.nib_model_options(), **options), os.fsencode(path)
+        struct, name = fill(_api.nib_model_options(), **options), path_of(path)
         return self.engine.open(None, "model", lib.nib_model_close, lambda out, err:
                                 lib.nib_model_open(out, self.root.pointer, name, byref(struct), err))
 
-    def report(self, form: str, call: Callable[[int, Any, Any], int]) -> Any:
+    def report(self, form: str, call: Callable[[int, Any, Any], int],
+               forms: tuple[str, ...] = ("json", "text")) -> Any:
         """Runs call(form, sink, err), and closes the engine. An error has what was reported."""
-        if form not in FORMS:
-            raise ValueError(f"form {form!r} is not one of {', '.join(FORMS)}")
+        if form not in forms:
+            raise Usage(f"form {form!r} is not one of {', '.join(forms)}")
         try:
             text = self.engine.write(self.root, lambda sink, err: call(FORMS[form], sink, err))
         except Error as e:
@@ -198,6 +198,7 @@ def advise(path: Path, recipes: Strings = (), *, device: Optional[Path] = None,
     NoMemory: nothing fits; NotAsAsked: the device runs nothing as asked. The exception's `report`
     has the report.
     """
+    at_least(1, context=context, window=window, memory=memory)
     owner = _Owner(**options)
     request = fill(_api.nib_request(), device=device, dtype=dtype, context=context, cache=cache)
     struct = fill(_api.nib_advise_options(), request=request, recipes=recipes, text_path=text_path,
@@ -235,6 +236,7 @@ def eval(path: Path, text_path: Path, recipe: Optional[Path] = None, *,
 
     CheckFailed: a loss is not finite.
     """
+    at_least(1, window=window)
     struct = fill(_api.nib_eval_options(), text_path=text_path, window=window)
     result = _api.nib_eval_result(size=ctypes.sizeof(_api.nib_eval_result))
     with Model(path, recipe, **options) as model, model.session() as session:
@@ -272,7 +274,8 @@ def plan(path: Path, recipe: Optional[Path] = None, *, layer: Optional[str] = No
 
 def _table(write: Any, form: str, options: EngineOptions) -> Any:
     owner = _Owner(**options)
-    return owner.report(form, lambda number, sink, err: write(owner.root.pointer, number, sink, err))
+    return owner.report(form, lambda number, sink, err: write(owner.root.pointer, number, sink, err),
+                        tuple(FORMS))
 
 
 def kernels(*, form: str = "json", **options: Unpack[EngineOptions]) -> Any:
@@ -285,7 +288,7 @@ def devices(name: Optional[Path] = None, *, form: str = "json",
     """Devices with their facts; or one, by name or by the path of its file."""
     if name is None:
         return _table(lib.nib_devices_write, form, options)
-    path = os.fsencode(name)
+    path = path_of(name)
     return _table(lambda engine, number, sink, err: lib.nib_device_write(
         engine, path, number, sink, err), form, options)
 

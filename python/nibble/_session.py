@@ -183,7 +183,7 @@ class Session:
         Unsupported: a later format; NoMemory: longer than the context.
         """
         number, length = integer("sequence", ctypes.c_int32, sequence), ctypes.c_int32()
-        data = bytes(state)
+        data = bytes(memoryview(state))  # an int is not a state of that many bytes
         self._check_free("load")
         self._engine.run(self._handle, lambda err: lib.nib_session_load(
             self._handle.pointer, number, data, len(data), byref(length), err))

@@ -8,7 +8,7 @@ from ctypes import byref
 from typing import Any, Iterable, Optional, Union
 
 from . import _api
-from ._engine import Callbacks, Engine, Handle, integer
+from ._engine import Callbacks, Engine, Handle, integer, path_of
 from ._errors import error_of
 from ._library import Sink, lib
 
@@ -42,7 +42,7 @@ class Tokenizer:
         engine = Engine(self._callbacks, "tokenizer", threads=1)
         assert engine.root is not None
         engine.root.own(self)
-        name = os.fsencode(path)
+        name = path_of(path)
         handle = engine.open(None, "tokenizer", lib.nib_tokenizer_close,
                              lambda out, err: lib.nib_tokenizer_open(out, engine.root_pointer(),
                                                                      name, err))

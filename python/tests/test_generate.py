@@ -92,6 +92,7 @@ def test_closing_early(model):
     with model.generate(PROMPT) as generation:
         next(generation)
     assert generation.finish == "cancelled"
+    assert repr(generation) == "<nibble.Generation: cancelled; iterate over it for its text>"
     for _ in model.generate(PROMPT):
         break
     assert model.complete("Once", max_tokens=1, temperature=0)

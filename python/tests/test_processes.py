@@ -73,6 +73,33 @@ def test_ctrl_c_from_outside():
     assert (child.returncode, out, err) == (0, "True\n", "")
 
 
+def test_after_ctrl_c_at_a_prompt():
+    """There, the traceback of the last exception holds the generation that was interrupted."""
+    done = run("""
+        import nibble, signal
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        model = nibble.Model("models/nibble-tales")
+        kept = []
+        for delay in range(1, 11):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delay / 500)
+                for _ in range(1000):
+                    for piece in model.generate("Once", max_tokens=400, ignore_eos=True):
+                        pass
+            except KeyboardInterrupt as e:
+                kept.append(e)
+            assert model.complete("Once", max_tokens=2, ignore_eos=True)
+        assert len(kept) == 10
+        depth = []
+        for e in kept:
+            while e.__traceback__.tb_next:
+                e.__traceback__ = e.__traceback__.tb_next
+            depth.append(e.__traceback__.tb_frame.f_code.co_name)
+        assert any(name != "<module>" for name in depth), depth  # some were in the library
+        """)
+    assert done.returncode == 0, done.stderr
+
+
 def test_other_signals():
     done = run(INTERRUPT.format(after=1, name="SIGTERM") + """
 noted = []

@@ -2,6 +2,7 @@
 """What is done with models besides running them: the reports of the program, as dicts."""
 import json
 import os
+import pathlib
 import shutil
 
 import pytest
@@ -31,6 +32,8 @@ def test_tables(program, program_json):
         nibble.explain("lookupp")
     with pytest.raises(ValueError, match="form 'html'"):
         nibble.recipes(form="html")
+    with pytest.raises(nibble.Usage, match="form 'markdown' is not one of json, text"):
+        nibble.info(TALES, form="markdown")
     with pytest.raises(TypeError, match="forms"):
         nibble.recipes(forms="text")
 
@@ -176,8 +179,21 @@ def test_errors_have_status_and_code(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["Unknown"], "model_type": "unknown"}))
     with pytest.raises(nibble.Unsupported):
         nibble.Model(tmp_path / "config.json")
+    for call in (nibble.Model, nibble.Tokenizer, nibble.info, nibble.devices):
+        with pytest.raises(ValueError, match="path has a NUL character at 6"):
+            call("models\0/nibble-tales")
+        with pytest.raises(TypeError):
+            call(3)
+    assert repr(nibble.Model(os.fsencode(TALES))) == repr(nibble.Model(pathlib.Path(TALES))) == f"<nibble.Model {TALES}>"
     with pytest.raises(nibble.Usage, match="isa"):
         nibble.Model(TALES, isa="mmx")
     with pytest.raises(nibble.Usage, match="threads"):
         nibble.Model(TALES, threads=1 << 20)
+    # the library would take the default for these
+    for options in ({"context": 0}, {"context": -5}, {"memory": 0}, {"lookup": -1}):
+        with pytest.raises(nibble.Usage, match="leave it out for the default"):
+            nibble.Model(TALES, **options)
+    for call in (nibble.advise, lambda path, **options: nibble.eval(path, "heldout.txt", **options)):
+        with pytest.raises(nibble.Usage, match="window 0 is less than 1"):
+            call(TALES, window=0)
     assert issubclass(nibble.NoMemory, MemoryError) and issubclass(nibble.Usage, ValueError)

@@ -191,6 +191,9 @@ def test_refused(model):
                      lambda: session.load(b"", -1)):
             with pytest.raises((nibble.Usage, nibble.BadInput)):
                 call()
+        for bad in ("state", 5, None):
+            with pytest.raises(TypeError):
+                session.load(bad)
         assert session.step([]).shape == (0, model.vocab)
     for bad in (0, -1):
         with pytest.raises(nibble.Usage):
