@@ -81,6 +81,8 @@ def test_substitution_is_said(caplog):
         replaced = [layer for layer in plan if layer.rung == "dequant"]
         assert len(replaced) == 36 == plan.counts["substituted"]
         assert replaced[0].reasons and not replaced[0].as_asked and replaced[0].done == "bf16@cpu"
+        for reason in replaced[0].reasons:
+            assert nibble.explain(reason.code)["codes"]
         with caplog.at_level(logging.WARNING, "nibble"):
             assert model.complete("Once", max_tokens=2)
         assert "36 substituted" in caplog.text

@@ -65,6 +65,7 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_REASON, "apart",
      "the kernel would run here, but cannot be combined with the layer's other kernels"},
     {NIB_LEDGER_REASON, "bound", "`--kernel` selects another kernel"},
+    {NIB_LEDGER_REASON, "built=yes", "the kernel is not compiled into this program"},
     {NIB_LEDGER_REASON, "declared", "the kernel is listed, but not compiled into this program"},
     {NIB_LEDGER_REASON, "layout",
      "the recipe names a packed layout of another engine; weights are packed for the kernel that "
@@ -75,6 +76,8 @@ const nib_ledger_code nib__ledger_codes[] = {
      "another kernel computes the norm and the same codes in one pass"},
     {NIB_LEDGER_REASON, "numbers",
      "the kernel adds in another order than the layer's other kernels, so results would differ"},
+    {NIB_LEDGER_REASON, "offered=yes",
+     "`--without` leaves the kernel out, or the driver refused it"},
     {NIB_LEDGER_REASON, "price", "what a substitution costs"},
     {NIB_LEDGER_REASON, "rank", "the kernel would run, but another one comes first"},
     {NIB_LEDGER_REASON, "rate",

@@ -13,6 +13,8 @@ import json, sys
 names = [n for c in json.load(sys.stdin)["codes"] for n in c["kernels"]]
 assert len(names) == len(set(names))
 print(len(names))')"
+check 'conditions of every kernel are explained' nibble explain offered=yes
+check 'conditions of every kernel are explained' nibble explain built=yes
 refused 2 'unknown code tye; did you mean tie; `nibble explain` lists all codes' explain tye
 refused 2 'unknown code n%127; *' explain n%127
 only_here
