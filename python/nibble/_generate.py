@@ -2,6 +2,7 @@
 """Text, piece by piece."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import math
@@ -34,7 +35,7 @@ class TokenLogprob(NamedTuple):
 
 
 class Piece(str):
-    """New text: a str, perhaps empty, because part of a character and the possible start of a stop
+    """New text, as a str. It may be empty: an incomplete character and the possible start of a stop
     string are held back."""
 
     token: Optional[int]
@@ -123,31 +124,42 @@ class Generation(Iterator[Piece]):
         self._finish: Optional[str] = None
         self._stats: Optional[Stats] = None
         self._ready: list[Piece] = []  # a piece whose call was interrupted waits for the next one
-        session._enter(self)
+        handle = None
         try:
-            self._handle = self._engine.open(
+            session._enter(self)
+            handle = self._engine.open(
                 session._handle, "generation", lib.nib_generator_close,
                 lambda out, err: lib.nib_generator_open(out, session._handle.pointer,
                                                         byref(self._options), err))
+            self._handle = handle
+            handle.own(self)
         except BaseException:
+            if handle is not None:
+                handle.close(wait=False)
             session._leave(self)
             raise
-        self._handle.own(self)
 
     def __iter__(self) -> "Generation":
         return self
 
     def __next__(self) -> Piece:
+        try:
+            return self._next()
+        except (Error, StopIteration):
+            raise
+        except BaseException:
+            # Ctrl-C, or an exception of a callback: its traceback holds this object, which would
+            # keep the session in use
+            self._abandon()
+            raise
+
+    def _next(self) -> Piece:
         if self._ready:
             return self._ready.pop()
         if self._finish is not None:
             raise StopIteration
 
-        entered = False
-
         def take(err: Any) -> int:
-            nonlocal entered
-            entered = True
             piece = _api.nib_piece(size=ctypes.sizeof(_api.nib_piece))
             status: int = lib.nib_generator_next(self._handle.pointer, byref(piece), err)
             if status != _api.NIB_OK or piece.over:
@@ -160,12 +172,6 @@ class Generation(Iterator[Piece]):
 
         try:
             self._engine.run(self._handle, take)
-        except Error:
-            raise
-        except BaseException:  # its traceback may be kept, and with it this object
-            if entered:
-                self.close()
-            raise
         finally:
             if self._finish is not None:
                 self._end()
@@ -191,13 +197,26 @@ class Generation(Iterator[Piece]):
 
     def close(self) -> None:
         """Ends the generation, so that its session is free. Does nothing if it is over."""
-        if self._finish is None and not self._handle.closed:
+        if self._finish is not None or self._handle.closed:
+            self._end()
+            return
+        self._finish = "cancelled"
+        try:
             self._stats = self.stats
-            self._finish = "cancelled"
-        self._end()
+        finally:
+            self._end()
 
-    def _end(self) -> None:
-        self._handle.close()
+    def _abandon(self) -> None:
+        """As `close`, but never waits for a call of another thread."""
+        if self._engine.lock.locked():
+            self._finish = self._finish or "cancelled"
+            self._end(wait=False)
+        else:
+            with contextlib.suppress(Error):
+                self.close()
+
+    def _end(self, wait: bool = True) -> None:
+        self._handle.close(wait)
         self._session._leave(self)
 
     def _read_stats(self) -> Stats:

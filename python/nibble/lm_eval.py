@@ -215,8 +215,8 @@ class NibbleLM(TemplateLM):
     max_gen_toks: most new tokens, if the task does not say.
     add_bos_token: None: as the tokenizer does it.
     prefix_token_id: the token before a text without context; None: BOS, otherwise end-of-text.
-    chat_template: a file of Jinja in place of the model's template.
-    strict: what is not done as asked is an error, a cut context included.
+    chat_template: a file of Jinja to use instead of the model's template.
+    strict: anything that is not done as asked is an error, a context that is cut included.
     options: those of `nibble.Model`, such as recipe, device, dtype, cache, allow, threads.
     """
 
