@@ -115,7 +115,7 @@ static nib_status put_layer(const state *s, const saving *out, int64_t layer, ch
          b++) {
         const int64_t count = count_in(s, b);
         NIB_TRY(nib__kv_read(s->kv, s->sequence, layer, b, count, rows, s->scratch, err));
-        NIB_TRY(put(out, rows, (size_t)count * nib__kv_position_bytes(s->kv), err));
+        NIB_TRY(put(out, rows, (size_t)count * (size_t)nib__kv_position_bytes(s->kv), err));
     }
     return NIB_OK;
 }

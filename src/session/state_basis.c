@@ -75,7 +75,7 @@ static nib_status put_rope(nib_text *out, const nib_config *c, const nib_allocat
     for (int i = 0; i < nib__config_ropes(c); i++)
         for (int is_long = 0; is_long < 2; is_long++) {
             nib__rope_table(table, c, i, is_long != 0 ? INT64_MAX : 2, 1, 2);
-            nib__text_put(out, (const char *)(table + row), row * sizeof *table);
+            nib__text_put(out, (const char *)(table + row), (size_t)row * sizeof *table);
         }
     nib__release(a, table);
     return NIB_OK;
