@@ -175,9 +175,9 @@ typedef struct nib_request {
     const struct nib_generate_options *generation;
     uint64_t reserved[16];
 } nib_request;
-NIB_CHECKED nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *request,
+NIB_CHECKED nib_status nib_plan_open(nib_plan **out, nib_model *model, const nib_request *request,
                                      nib_err *err);
-NIB_API void nib_plan_free(nib_plan *plan);
+NIB_API void nib_plan_close(nib_plan *plan);
 NIB_CHECKED nib_status nib_plan_status(const nib_plan *plan, nib_err *err);
 NIB_CHECKED nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *sink,
                                       nib_err *err);
@@ -310,6 +310,7 @@ NIB_CHECKED nib_status nib_session_step(nib_session *session, const nib_slot *sl
 NIB_API const float *nib_session_hidden(const nib_session *session);
 NIB_CHECKED nib_status nib_session_truncate(nib_session *session, int32_t sequence,
                                             int32_t position, nib_err *err);
+NIB_API int32_t nib_session_length(const nib_session *session, int32_t sequence);
 NIB_API int64_t nib_session_vocab(const nib_session *session);
 NIB_CHECKED nib_status nib_session_log_sums(double *sums, int32_t *likeliest, nib_session *session,
                                             const float *logits, size_t rows, nib_err *err);

@@ -59,7 +59,7 @@ int main(int argc, char **argv)
         err = (nib_err){NIB_USAGE, "usage: generate MODEL PROMPT [RECIPE]"};
     else if (nib_engine_open(&engine, NULL, &err) == NIB_OK &&
              nib_model_open(&model, engine, argv[1], NULL, &err) == NIB_OK &&
-             nib_plan_make(&plan, model, &request, &err) == NIB_OK &&
+             nib_plan_open(&plan, model, &request, &err) == NIB_OK &&
              check_layers(plan, &err) == NIB_OK &&
              nib_session_open(&session, model, plan, 1, &err) == NIB_OK &&
              generate(session, argv[2], &err) == NIB_OK)
@@ -67,7 +67,7 @@ int main(int argc, char **argv)
     if (err.status != NIB_OK)
         fprintf(stderr, "%s: %s\n", nib_status_name(err.status), err.text);
     nib_session_close(session);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     nib_engine_close(engine);
     return nib_status_exit(err.status);

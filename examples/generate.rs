@@ -68,9 +68,9 @@ extern "C" {
         out: *mut *mut c_void, engine: *mut c_void, path: *const c_char, options: *const c_void, err: *mut NibErr,
     ) -> c_int;
     fn nib_model_close(model: *mut c_void);
-    fn nib_plan_make(out: *mut *mut c_void, model: *mut c_void, request: *const NibRequest, err: *mut NibErr) -> c_int;
+    fn nib_plan_open(out: *mut *mut c_void, model: *mut c_void, request: *const NibRequest, err: *mut NibErr) -> c_int;
     fn nib_plan_facts_get(plan: *const c_void, out: *mut NibPlanFacts);
-    fn nib_plan_free(plan: *mut c_void);
+    fn nib_plan_close(plan: *mut c_void);
     fn nib_session_open(
         out: *mut *mut c_void, model: *mut c_void, plan: *const c_void, sequences: c_int, err: *mut NibErr,
     ) -> c_int;
@@ -123,7 +123,7 @@ fn run(path: &str, prompt: &str, recipe: Option<&str>) -> Result<(), String> {
 
     let engine = open(nib_engine_close, |out, err| unsafe { nib_engine_open(out, null(), err) })?;
     let model = open(nib_model_close, |out, err| unsafe { nib_model_open(out, engine.at, path.as_ptr(), null(), err) })?;
-    let plan = open(nib_plan_free, |out, err| unsafe { nib_plan_make(out, model.at, &request, err) })?;
+    let plan = open(nib_plan_close, |out, err| unsafe { nib_plan_open(out, model.at, &request, err) })?;
     let mut facts: NibPlanFacts = unsafe { zeroed() };
     facts.size = size_of::<NibPlanFacts>();
     unsafe { nib_plan_facts_get(plan.at, &mut facts) };

@@ -72,9 +72,9 @@ int main(int argc, char **argv)
     const nib_request request = {.size = sizeof request, .recipe = argv[2]};
     if (nib_engine_open(&engine, NULL, &err) != NIB_OK ||
         nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
-        nib_plan_make(&plan, model, &request, &err) != NIB_OK || print_plan(plan, &err) != NIB_OK)
+        nib_plan_open(&plan, model, &request, &err) != NIB_OK || print_plan(plan, &err) != NIB_OK)
         fprintf(stderr, "%s: %s\n", nib_status_name(err.status), err.text);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     nib_engine_close(engine);
     return nib_status_exit(err.status);

@@ -363,9 +363,9 @@ typedef struct nib_request {
 /* Plans without running anything; request NULL: all defaults. Makes a plan even if a layer has no
  * allowed way to run: nib_plan_status then returns NIB_NOT_AS_ASKED. NIB_USAGE: an unknown recipe,
  * device, engine, layer or kernel, or a pattern without a match; err suggests similar names. */
-NIB_CHECKED nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *request,
+NIB_CHECKED nib_status nib_plan_open(nib_plan **out, nib_model *model, const nib_request *request,
                                      nib_err *err);
-NIB_API void nib_plan_free(nib_plan *plan);
+NIB_API void nib_plan_close(nib_plan *plan);
 /* NIB_NOT_AS_ASKED: something in the plan has no allowed way to run (err has the reasons and the
  * option that would allow it), or a strict request met a setting that is not done as asked. */
 NIB_CHECKED nib_status nib_plan_status(const nib_plan *plan, nib_err *err);
@@ -735,11 +735,12 @@ NIB_CHECKED nib_status nib_chat_session_open(nib_chat_session **out, nib_session
                                              const char *template_text, nib_err *err);
 NIB_API void nib_chat_session_close(nib_chat_session *chat);
 /* Adds `text` as a user message, streams the answer to the sink and adds it to the conversation, or
- * the part generated before progress cancelled it. now: seconds since 1970, for templates that print
- * the date. On failure the conversation is unchanged. Parts that the template drops are logged
- * first; for a strict request they are NIB_NOT_AS_ASKED. NIB_USAGE: the conversation is longer than
- * the context, the template writes nothing, or the options have a prompt or a chat of their own;
- * NIB_BAD_INPUT: the text is not UTF-8; other errors as nib_generate and nib_chat_encode. */
+ * the part generated before progress cancelled it. now: seconds since 1970, for templates that
+ * print the date. On failure the conversation is unchanged. Parts that the template drops are
+ * logged first; for a strict request they are NIB_NOT_AS_ASKED. NIB_USAGE: the conversation is
+ * longer than the context, the template writes nothing, or the options have a prompt or a chat of
+ * their own; NIB_BAD_INPUT: the text is not UTF-8; other errors as nib_generate and
+ * nib_chat_encode. */
 NIB_CHECKED nib_status nib_chat_session_say(nib_chat_session *chat, const char *text,
                                             const nib_generate_options *options, int64_t now,
                                             const nib_sink *sink, nib_generate_stats *stats,

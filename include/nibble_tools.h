@@ -441,7 +441,7 @@ typedef struct nib_train_options {
     const char *out;  /* new directory for the trained model in Hugging Face layout; NULL: as the
                          config says */
     nib_plan **ran;   /* if not NULL: *ran is the plan that ran if the device refused a part of the
-                         given one (free it with nib_plan_free), else NULL */
+                         given one (free it with nib_plan_close), else NULL */
     uint64_t reserved[4];
 } nib_train_options;
 

@@ -54,7 +54,7 @@ static void check_plan(nib_model *model, const char *name, const char *recipe)
     const nib_request request = {.recipe = recipe, .device = "xeon-spr", .strict = true};
     nib_plan *plan = NULL;
     nib_err err;
-    if (nib_plan_make(&plan, model, &request, &err) != NIB_OK ||
+    if (nib_plan_open(&plan, model, &request, &err) != NIB_OK ||
         nib_plan_status(plan, &err) != NIB_OK)
         fail_msg("%s with %s: %s", name, recipe, err.text);
     const nib_ledger *ledger = &plan->assignment.ledger;
@@ -69,7 +69,7 @@ static void check_plan(nib_model *model, const char *name, const char *recipe)
     if (ledger->setting_count != 0)
         fail_msg("%s with %s: %s", name, recipe, ledger->settings[0].name);
     assert_true(quantized >= 5 * (size_t)model->net.config.layers);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
 }
 
 /* text: the contents of config.json. The caller closes *p. */

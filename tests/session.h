@@ -30,7 +30,7 @@ typedef struct open_how {
 static inline void close_opened(opened *o)
 {
     nib_session_close(o->session);
-    nib_plan_free(o->plan);
+    nib_plan_close(o->plan);
     nib_model_close(o->model);
     nib_engine_close(o->engine);
     *o = (opened){0};
@@ -57,7 +57,7 @@ static inline nib_status try_open(opened *o, const open_how *how, nib_err *err)
         status = nib_model_open(&o->model, o->engine, how->path, &model, err);
     }
     if (status == NIB_OK)
-        status = nib_plan_make(&o->plan, o->model, &request, err);
+        status = nib_plan_open(&o->plan, o->model, &request, err);
     if (status == NIB_OK)
         status = nib_session_open(&o->session, o->model, o->plan,
                                   how->sequences ? how->sequences : 1, err);

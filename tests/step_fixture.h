@@ -113,7 +113,7 @@ static inline void open_fixture(fixture *f, const setting *s)
                                  .recipe = s->recipe,
                                  .device = s->device,
                                  .place = {&s->place, s->place != NULL}};
-    ok(nib_plan_make(&f->plan, f->model, &request, &err), &err);
+    ok(nib_plan_open(&f->plan, f->model, &request, &err), &err);
     ok(nib_plan_status(f->plan, &err), &err);
     nib__arena_init(&f->arena, &f->engine->allocator, 0);
     ok(nib__params_list(&f->params, &f->model->net, &f->arena, &err), &err);
@@ -149,7 +149,7 @@ static inline void close_fixture(fixture *f)
 {
     nib__step_close(&f->step);
     nib__arena_free(&f->arena);
-    nib_plan_free(f->plan);
+    nib_plan_close(f->plan);
     nib__checkpoint_close(f->golden);
     nib_model_close(f->model);
     nib_engine_close(f->own);

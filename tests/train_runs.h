@@ -161,10 +161,10 @@ static inline nib_status train(job *j)
     const nib_request request = {
         .dtype = "f32", .recipe = j->recipe, .skip = {&j->skip, j->skip != NULL}};
     const nib_train_options how = {.out = j->out};
-    nib_status status = nib_plan_make(&plan, model, &request, &j->err);
+    nib_status status = nib_plan_open(&plan, model, &request, &j->err);
     if (status == NIB_OK)
         status = nib_train(model, plan, &how, &sink, &j->err);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     nib_engine_close(engine);
     return status;

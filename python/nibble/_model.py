@@ -240,8 +240,8 @@ class Model:
     def _open_plan(self, **more: Any) -> Handle:
         request = fill(_api.nib_request(), **{**self._request, **more})
         return self._engine.open(
-            self._handle, "plan", lib.nib_plan_free,
-            lambda out, err: lib.nib_plan_make(out, self._handle.pointer, byref(request), err))
+            self._handle, "plan", lib.nib_plan_close,
+            lambda out, err: lib.nib_plan_open(out, self._handle.pointer, byref(request), err))
 
     def plan(self, *, layer: Optional[str] = None, engine: Optional[str] = None,
              sequences: int = 1) -> Plan:

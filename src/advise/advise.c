@@ -196,7 +196,7 @@ static nib_status make_plan(nib_advice *v, nib_plan **out, const nib_advised *c,
                            .dtype = asked->dtype,
                            .cache = asked->cache,
                            .context = asked->context};
-    return nib_plan_make(out, v->model, &r, err);
+    return nib_plan_open(out, v->model, &r, err);
 }
 
 /* Losses for a device elsewhere are measured on this CPU: they depend only on the codes. */
@@ -207,7 +207,7 @@ static nib_status run_recipe(nib_advice *v, nib_advised *c, const nib_plan *plan
         return run_plan(v, c, plan, err);
     NIB_TRY(make_plan(v, &here, c, true, err));
     const nib_status status = run_plan(v, c, here, err);
-    nib_plan_free(here);
+    nib_plan_close(here);
     return status;
 }
 
@@ -252,7 +252,7 @@ static nib_status try_recipe(nib_advice *v, nib_advised *c, nib_err *err)
     NIB_TRY(make_plan(v, &plan, c, false, err));
     report_settings(v, c, plan);
     const nib_status status = try_plan(v, c, plan, err);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     return status;
 }
 
@@ -548,7 +548,7 @@ nib_status nib_advise(nib_model *model, const nib_advise_options *options, nib_f
     nib__arena_init(&v.arena, &model->engine->allocator, 0);
     nib__ledger_init(&v.said, &model->engine->allocator);
     const nib_status status = advise(&v, form, sink, err);
-    nib_plan_free(v.base);
+    nib_plan_close(v.base);
     nib__ledger_free(&v.said);
     nib__arena_free(&v.arena);
     return status;

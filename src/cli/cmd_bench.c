@@ -84,7 +84,7 @@ static int open_cold(run_context *r, cold_start *c, nib_engine *engine, const se
     if (status)
         return status;
     end_stage(c, COLD_OPEN);
-    if (nib_plan_make(&r->plan, r->model, &request, &err) != NIB_OK)
+    if (nib_plan_open(&r->plan, r->model, &request, &err) != NIB_OK)
         return fail(&err);
     end_stage(c, COLD_PLAN);
     if (nib_session_open(&r->session, r->model, r->plan, sequences, &err) != NIB_OK)
@@ -435,7 +435,7 @@ static int bench_train(nib_engine *engine, const settings *s, const char *path)
     const nib_request request = request_of(s);
     const nib_sink sink = report_sink(s);
     const int steps = (int)(s->repeats < INT_MAX ? s->repeats : INT_MAX);
-    if (nib_plan_make(&plan, model, &request, &err) != NIB_OK)
+    if (nib_plan_open(&plan, model, &request, &err) != NIB_OK)
         status = fail(&err);
     if (status == 0)
         status = print_settings(plan, s);
@@ -443,7 +443,7 @@ static int bench_train(nib_engine *engine, const settings *s, const char *path)
         status = nib_bench_train(model, plan, steps, form_of(s), &sink, &err) == NIB_OK
                      ? finish_stdout(0)
                      : fail(&err);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     return status;
 }
@@ -455,13 +455,13 @@ static int bench_layers(nib_model *model, nib_engine *engine, const settings *s)
     const nib_request request = request_of(s);
     const nib_sink sink = report_sink(s);
     (void)engine;
-    int status = nib_plan_make(&plan, model, &request, &err) == NIB_OK ? print_settings(plan, s)
+    int status = nib_plan_open(&plan, model, &request, &err) == NIB_OK ? print_settings(plan, s)
                                                                        : fail(&err);
     if (status == 0)
         status = nib_bench_layers(plan, s->prompt_tokens, form_of(s), &sink, &err) == NIB_OK
                      ? finish_stdout(0)
                      : fail(&err);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     return status;
 }
 

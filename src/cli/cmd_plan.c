@@ -25,8 +25,8 @@ static int plan_model(nib_model *model, nib_engine *engine, const settings *s)
     nib_err err;
     (void)engine;
     const int status =
-        nib_plan_make(&plan, model, &request, &err) == NIB_OK ? write_plan(plan, s) : fail(&err);
-    nib_plan_free(plan);
+        nib_plan_open(&plan, model, &request, &err) == NIB_OK ? write_plan(plan, s) : fail(&err);
+    nib_plan_close(plan);
     return status;
 }
 

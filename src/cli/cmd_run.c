@@ -15,7 +15,7 @@
 void close_run(run_context *r)
 {
     nib_session_close(r->session);
-    nib_plan_free(r->plan);
+    nib_plan_close(r->plan);
     nib_model_close(r->model);
 }
 
@@ -26,7 +26,7 @@ int open_run(run_context *out, nib_engine *engine, const settings *s, const char
     int status = open_model(&out->model, engine, s, path, (nib_model_options){0});
     nib_err err;
     if (status == 0 &&
-        (nib_plan_make(&out->plan, out->model, request, &err) != NIB_OK ||
+        (nib_plan_open(&out->plan, out->model, request, &err) != NIB_OK ||
          nib_session_open(&out->session, out->model, out->plan,
                           request->sequences > 0 ? (int)request->sequences : 1, &err) != NIB_OK))
         status = fail(&err);

@@ -21,13 +21,13 @@ static nib_status open_job(job *j, const settings *s, const nib_ranks *ranks, ni
     if (status == NIB_OK)
         status = nib_model_open(&j->model, j->engine, model_path(s), &options, err);
     if (status == NIB_OK)
-        status = nib_plan_make(&j->plan, j->model, &request, err);
+        status = nib_plan_open(&j->plan, j->model, &request, err);
     return status;
 }
 
 static void close_job(job *j)
 {
-    nib_plan_free(j->plan);
+    nib_plan_close(j->plan);
     nib_model_close(j->model);
     nib_engine_close(j->engine);
 }
@@ -47,7 +47,7 @@ static nib_status train(job *j, const settings *s, nib_ranks *ranks, nib_err *er
     fflush(stdout); /* the summary comes last */
     if (status == NIB_OK && !s->quiet && nib_ranks_rank(ranks) == 0)
         status = nib_plan_summary(ran != NULL ? ran : j->plan, &errors, err);
-    nib_plan_free(ran);
+    nib_plan_close(ran);
     return status;
 }
 

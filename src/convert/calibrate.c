@@ -87,13 +87,13 @@ nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_reques
     nib_plan *plan = NULL;
     nib_session *session = NULL;
     range_recorder w = {.ranges = ranges};
-    nib_status status = nib_plan_make(&plan, model, &as_stored, err);
+    nib_status status = nib_plan_open(&plan, model, &as_stored, err);
     if (status == NIB_OK)
         status = nib_session_open(&session, model, plan, 1, err);
     if (status == NIB_OK)
         status = calibrate_on_text(session, text_path, &w, err);
     nib_session_close(session);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     if (status == NIB_OK && w.bad)
         return nib__fail(
             err, NIB_CHECK_FAILED,

@@ -289,7 +289,7 @@ static nib_status pack_result(void *ctx, const char *directory, nib_err *err)
         return nib__fail_memory(err, strlen(directory), "a path");
     nib_status status = nib_model_open(&made, engine, directory, NULL, err);
     if (status == NIB_OK)
-        status = nib_plan_make(&plan, made, NULL, err);
+        status = nib_plan_open(&plan, made, NULL, err);
     if (status == NIB_OK)
         status = nib_plan_status(plan, err);
     if (status == NIB_OK)
@@ -297,7 +297,7 @@ static nib_status pack_result(void *ctx, const char *directory, nib_err *err)
     if (status == NIB_OK)
         nib__ledger_add_note(&w->ledger, "packed", "%s/%s: %zu weights, %s", w->out,
                              NIB_PACKED_NAME, report.count, nib__format_bytes(size, report.bytes));
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(made);
     return status == NIB_OK ? pack_tokenizer(w, directory, err) : status;
 }
@@ -359,7 +359,7 @@ static void work_open(work *w, nib_model *model)
 
 static void work_close(work *w)
 {
-    nib_plan_free(w->plan);
+    nib_plan_close(w->plan);
     nib__ledger_free(&w->ledger);
     nib__text_free(&w->config);
     nib__gguf_head_free(&w->head);

@@ -148,7 +148,7 @@ static nib_status open_floats_at(nib_bench_floats *out, const nib_session *of, c
         return nib__fail(err, NIB_USAGE,
                          "%s: %s is stored as %s; --against needs a checkpoint of floats only",
                          path, codes->name, nib__scheme_name(code, &codes->stored));
-    NIB_TRY(nib_plan_make(&out->plan, out->model, &request, err));
+    NIB_TRY(nib_plan_open(&out->plan, out->model, &request, err));
     return nib_session_open(&out->session, out->model, out->plan, 1, err);
 }
 
@@ -164,7 +164,7 @@ static nib_status open_own_floats(nib_bench_floats *out, const nib_session *of, 
                  codes->name, nib__scheme_name(code, &codes->stored));
         return NIB_OK;
     }
-    nib_status status = nib_plan_make(&out->plan, of->model, &request, &problem);
+    nib_status status = nib_plan_open(&out->plan, of->model, &request, &problem);
     if (status == NIB_OK && !fits_in_memory(out->plan, why, size))
         return NIB_OK;
     if (status == NIB_OK)
@@ -188,7 +188,7 @@ nib_status nib__bench_floats_open(nib_bench_floats *out, const nib_session *of, 
 void nib__bench_floats_close(nib_bench_floats *floats)
 {
     nib_session_close(floats->session);
-    nib_plan_free(floats->plan);
+    nib_plan_close(floats->plan);
     nib_model_close(floats->model);
 }
 

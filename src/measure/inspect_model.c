@@ -88,14 +88,14 @@ static nib_status open_to_run(opened_model *r, nib_engine *engine, const char *p
 {
     const nib_request request = {.dtype = "f32", .context = COMPARED};
     NIB_TRY(nib_model_open(&r->model, engine, path, NULL, err));
-    NIB_TRY(nib_plan_make(&r->plan, r->model, &request, err));
+    NIB_TRY(nib_plan_open(&r->plan, r->model, &request, err));
     return nib_session_open(&r->session, r->model, r->plan, 1, err);
 }
 
 static void close_model(opened_model *r)
 {
     nib_session_close(r->session);
-    nib_plan_free(r->plan);
+    nib_plan_close(r->plan);
     nib_model_close(r->model);
     *r = (opened_model){0};
 }

@@ -265,7 +265,7 @@ nib_status nib_tune(nib_model *model, const nib_request *request, nib_form form,
     nib_text text;
     NIB_TRY(nib__engine_measure(engine, err));
     engine->here.tuned = NULL; /* plan with the ranks of the table */
-    nib_status status = nib_plan_make(&plan, model, request, err);
+    nib_status status = nib_plan_open(&plan, model, request, err);
     engine->here.tuned = &engine->tuned;
     NIB_TRY(status);
     nib__text_init(&text, &engine->allocator);
@@ -280,7 +280,7 @@ nib_status nib_tune(nib_model *model, const nib_request *request, nib_form form,
     if (status == NIB_OK)
         status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     return status;
 }
 

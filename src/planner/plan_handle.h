@@ -26,7 +26,7 @@ struct nib_plan {
     nib_kv_size cache;
 };
 
-/* Keeps the plan until nib_plan_free is called once more; returns it. */
+/* Keeps the plan until nib_plan_close is called once more; returns it. */
 nib_plan *nib__plan_hold(const nib_plan *plan);
 /* NIB_USAGE if a number of the request is negative, or a list has no strings. */
 nib_status nib__request_check(const nib_request *request, nib_err *err);

@@ -486,7 +486,7 @@ nib_status nib__plan_make(nib_plan **out, nib_model *model, const nib_request *r
     nib__arena_init(&p->arena, a, 0);
     const nib_status status = make_plan(p, request, retry, err);
     if (status != NIB_OK) {
-        nib_plan_free(p);
+        nib_plan_close(p);
         return status;
     }
     *out = p;
@@ -506,7 +506,7 @@ nib_status nib__request_check(const nib_request *r, nib_err *err)
     return nib__strings_check("nib_request.without", &r->without, err);
 }
 
-nib_status nib_plan_make(nib_plan **out, nib_model *model, const nib_request *request, nib_err *err)
+nib_status nib_plan_open(nib_plan **out, nib_model *model, const nib_request *request, nib_err *err)
 {
     NIB_NEED(err, "out, model", out, model);
     NIB_OPTIONS(nib_request, asked, request, err);
@@ -538,7 +538,7 @@ nib_status nib__plan_check_model(const nib_plan *plan, const nib_model *model, n
                      model->net.path, plan->model->net.path);
 }
 
-void nib_plan_free(nib_plan *plan)
+void nib_plan_close(nib_plan *plan)
 {
     if (!plan || !nib__holders_leave(&plan->holders))
         return;

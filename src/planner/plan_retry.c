@@ -111,7 +111,7 @@ nib_status nib__plan_open(nib_plan_opener open, void *ctx, const nib_plan **plan
         if (status == NIB_OK || refusal.what == NIB_REFUSED_NOTHING || round == ROUNDS)
             return status == NIB_OK ? NIB_OK : nib__fail(err, status, "%s", open_err.text);
         NIB_TRY(replan(&replanned, *plan, &refusal, open_err.text, err));
-        nib_plan_free(*owned);
+        nib_plan_close(*owned);
         *plan = *owned = replanned;
         NIB_TRY(nib_plan_status(replanned, err));
     }

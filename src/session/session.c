@@ -107,7 +107,7 @@ void nib_session_close(nib_session *session)
     if (session->runner.engine)     /* NULL: it did not open */
         nib__runner_close(&session->runner);
     nib__release(&plan->model->engine->allocator, session);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
 }
 
 /* ---- use ---- */

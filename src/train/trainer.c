@@ -326,7 +326,7 @@ void nib__trainer_close(nib_trainer *t)
     nib__optimizer_close(&t->optimizer);
     nib__tree_free(&t->tree);
     nib__data_close(&t->data);
-    nib_plan_free(t->own);
+    nib_plan_close(t->own);
     nib__arena_free(&t->arena);
     *t = (nib_trainer){0};
 }

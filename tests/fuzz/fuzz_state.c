@@ -39,7 +39,7 @@ int LLVMFuzzerInitialize(int *count, char ***arguments)
     require(nib_engine_open(&engine, &one, NULL) == NIB_OK);
     require(nib_model_open(&model, engine, "tests/golden/models/exaone4_window", NULL, NULL) ==
             NIB_OK);
-    require(nib_plan_make(&plan, model, &request, NULL) == NIB_OK);
+    require(nib_plan_open(&plan, model, &request, NULL) == NIB_OK);
     require(nib_session_open(&s, model, plan, 1, NULL) == NIB_OK);
     (void)count, (void)arguments;
     return 0;

@@ -101,7 +101,7 @@ static nib_status run(opened &o, const char *path, std::string &text, nib_err *e
     if (status == NIB_OK)
         status = nib_model_open(&o.model, o.engine, path, nullptr, err);
     if (status == NIB_OK)
-        status = nib_plan_make(&o.plan, o.model, &request, err);
+        status = nib_plan_open(&o.plan, o.model, &request, err);
     if (status == NIB_OK)
         status = nib_session_open(&session, o.model, o.plan, 1, err);
     if (status == NIB_OK)
@@ -130,7 +130,7 @@ int main(int argc, char **argv)
         std::fprintf(stderr, "%s: %s\n", nib_status_name(status), argc == 2 ? err.text : "MODEL");
     nib_engine_close(o.engine); // before what was made from it
     nib_model_close(o.model);
-    nib_plan_free(o.plan);
+    nib_plan_close(o.plan);
     expect(nib_version_number() == NIB_VERSION_NUMBER, "library and header agree");
     return status == NIB_OK && !text.empty() && failures == 0 ? 0 : 1;
 }

@@ -142,7 +142,7 @@ static int open_cell(opened_cell *out, const cell *c, const char *isa, int threa
         status = nib_model_open(&o->model, o->engine, path, NULL, &err);
     }
     if (status == NIB_OK)
-        status = nib_plan_make(&o->plan, o->model, &request, &err);
+        status = nib_plan_open(&o->plan, o->model, &request, &err);
     if (status == NIB_OK)
         status = nib_session_open(&o->session, o->model, o->plan, 2, &err);
     if (status != NIB_OK)
@@ -291,7 +291,7 @@ static int plan_absent(const cell *c)
     const nib_request request = {.recipe = c->scheme, .cache = c->cache, .device = c->machine};
     if (nib_engine_open(&engine, &(nib_engine_options){.threads = 1}, &err) != NIB_OK ||
         nib_model_open(&model, engine, path, NULL, &err) != NIB_OK ||
-        nib_plan_make(&plan, model, &request, &err) != NIB_OK)
+        nib_plan_open(&plan, model, &request, &err) != NIB_OK)
         return fail_cell(c, "%s", err.text);
     const nib_status status = nib_plan_status(plan, &err);
     for (size_t i = 0; i < plan->assignment.count; i++) {
@@ -302,7 +302,7 @@ static int plan_absent(const cell *c)
     }
     if (status != NIB_OK && strchr(err.text, ':') == NULL)
         return fail_cell(c, "refused with no reason: %s", err.text);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     nib_engine_close(engine);
     return 0;

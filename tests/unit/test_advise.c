@@ -139,10 +139,10 @@ static double estimated(const planned *p, const char *recipe, const char *only)
     nib_err err;
     double error = NAN;
     const nib_request r = {.recipe = recipe, .only = {&only, only ? 1 : 0}};
-    if (nib_plan_make(&plan, p->model, &r, &err) != NIB_OK ||
+    if (nib_plan_open(&plan, p->model, &r, &err) != NIB_OK ||
         nib__advise_error(&error, plan, &err) != NIB_OK)
         fail_msg("%s: %s", recipe, err.text);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     return error;
 }
 
@@ -312,17 +312,17 @@ static void test_fits_as_planned(void **state)
     nib_plan *plan;
     nib_err err;
     (void)state;
-    assert_int_equal(nib_plan_make(&plan, p.model, &r, &err), NIB_OK);
+    assert_int_equal(nib_plan_open(&plan, p.model, &r, &err), NIB_OK);
     const uint64_t needs = nib__plan_needs(plan);
     assert_true(needs > plan->weight_bytes + plan->cache.bytes);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     for (int less = 0; less < 2; less++) {
         o.memory = r.memory = needs - (uint64_t)less;
-        assert_int_equal(nib_plan_make(&plan, p.model, &r, &err), NIB_OK);
+        assert_int_equal(nib_plan_open(&plan, p.model, &r, &err), NIB_OK);
         const nib_status status = nib_plan_status(plan, &err);
         assert_int_equal(status, less ? NIB_NO_MEMORY : NIB_OK);
         assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), status);
-        nib_plan_free(plan);
+        nib_plan_close(plan);
     }
     close_model(&p);
 }

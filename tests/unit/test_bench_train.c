@@ -35,10 +35,10 @@ static nib_status bench(kept *k, const char *path, int steps, nib_form form, nib
     assert_int_equal(nib_engine_open(&engine, &one, err), NIB_OK);
     if (nib_model_open(&model, engine, path, strstr(path, "golden") ? &none : &options, err))
         fail_msg("%s", err->text);
-    nib_status status = nib_plan_make(&plan, model, &request, err);
+    nib_status status = nib_plan_open(&plan, model, &request, err);
     if (status == NIB_OK)
         status = nib_bench_train(model, plan, steps, form, &sink, err);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     nib_engine_close(engine);
     return status;

@@ -52,7 +52,7 @@ static void open_job(job *j, int last)
         nib_model_open(&j->model, j->engine, "configs/llama3_debugmodel_mxfp8.json", &model, &err))
         fail_msg("%s", err.text);
     j->engine->measured = true;
-    if (nib_plan_make(&j->plan, j->model, &request, &err))
+    if (nib_plan_open(&j->plan, j->model, &request, &err))
         fail_msg("%s", err.text);
 }
 
@@ -65,7 +65,7 @@ static nib_status dry_run(job *j, nib_err *err)
 
 static void close_job(job *j)
 {
-    nib_plan_free(j->plan);
+    nib_plan_close(j->plan);
     nib_model_close(j->model);
     nib_engine_close(j->engine);
 }

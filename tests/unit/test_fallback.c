@@ -48,7 +48,7 @@ static nib_status try_run(run *r, const how *h)
         fail_msg("%s", r->err.text);
     r->o.engine->measured = true;
     if (nib_model_open(&r->o.model, r->o.engine, MODEL, NULL, &r->err) != NIB_OK ||
-        nib_plan_make(&r->o.plan, r->o.model, &request, &r->err) != NIB_OK)
+        nib_plan_open(&r->o.plan, r->o.model, &request, &r->err) != NIB_OK)
         fail_msg("%s", r->err.text);
     return nib_session_open(&r->o.session, r->o.model, r->o.plan, 1, &r->err);
 }

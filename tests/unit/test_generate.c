@@ -591,7 +591,7 @@ static void test_plan_copies_its_request(void **state)
     const nib_request request = {.recipe = recipe, .generation = &generation};
     nib_plan *plan = NULL;
     nib_err err;
-    assert_int_equal(nib_plan_make(&plan, o.model, &request, &err), NIB_OK);
+    assert_int_equal(nib_plan_open(&plan, o.model, &request, &err), NIB_OK);
     memset(&generation, 0xee, sizeof generation);
     memset(recipe, 'x', sizeof recipe - 1);
     const nib_generate_options *kept = plan->request.generation;
@@ -603,9 +603,9 @@ static void test_plan_copies_its_request(void **state)
     assert_int_equal(kept->stop.count, 0);
     assert_null(kept->schema);
     assert_int_equal(plan->lookup, NIB_LOOKUP_USUAL); /* not asked for */
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     const nib_request over = {.lookup = NIB_LOOKUP_MOST + 1};
-    refused(NIB_USAGE, nib_plan_make(&plan, o.model, &over, &err), &err);
+    refused(NIB_USAGE, nib_plan_open(&plan, o.model, &over, &err), &err);
     close_opened(&o);
 }
 
@@ -616,14 +616,14 @@ static void test_auto_device(void **state)
     const nib_request request = {.device = "auto"};
     nib_plan *plan = NULL;
     nib_err err;
-    assert_int_equal(nib_plan_make(&plan, o.model, &request, &err), NIB_OK);
+    assert_int_equal(nib_plan_open(&plan, o.model, &request, &err), NIB_OK);
     const nib_ledger *ledger = &plan->assignment.ledger;
     bool found = false;
     for (size_t i = 0; i < ledger->note_count; i++)
         found = found || (strcmp(ledger->notes[i].code, "auto") == 0 &&
                           strncmp(ledger->notes[i].text, "--device auto chooses ", 22) == 0);
     assert_true(found);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     close_opened(&o);
 }
 

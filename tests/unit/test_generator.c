@@ -33,7 +33,7 @@ static opened open_watched(const nib_allocator *allocator, nib_callbacks callbac
     nib_err err;
     if (nib_engine_open(&o.engine, &options, &err) != NIB_OK ||
         nib_model_open(&o.model, o.engine, "models/nibble-tales", NULL, &err) != NIB_OK ||
-        nib_plan_make(&o.plan, o.model, &(nib_request){.recipe = "8da4w", .context = 160}, &err) !=
+        nib_plan_open(&o.plan, o.model, &(nib_request){.recipe = "8da4w", .context = 160}, &err) !=
             NIB_OK ||
         nib_session_open(&o.session, o.model, o.plan, 1, &err) != NIB_OK)
         fail_msg("%s", err.text);
@@ -48,7 +48,7 @@ static opened open_session(const nib_allocator *allocator)
 static void close_session(opened *o)
 {
     nib_session_close(o->session);
-    nib_plan_free(o->plan);
+    nib_plan_close(o->plan);
     nib_model_close(o->model);
     nib_engine_close(o->engine);
 }
@@ -324,7 +324,7 @@ static void test_dropped_part(void **state)
         assert_int_equal(nib_model_open(&o.model, o.engine, "models/nibble-tales", NULL, NULL),
                          NIB_OK);
         assert_int_equal(
-            nib_plan_make(&o.plan, o.model, &(nib_request){.strict = strict != 0}, NULL), NIB_OK);
+            nib_plan_open(&o.plan, o.model, &(nib_request){.strict = strict != 0}, NULL), NIB_OK);
         assert_int_equal(nib_session_open(&o.session, o.model, o.plan, 1, NULL), NIB_OK);
         assert_int_equal(nib_generator_open(&g, o.session, &options, &err),
                          strict ? NIB_NOT_AS_ASKED : NIB_OK);

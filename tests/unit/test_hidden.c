@@ -312,7 +312,7 @@ static void test_device_fails(void **state)
         fail_msg("%s", err.text);
     o.engine->measured = true;
     if (nib_model_open(&o.model, o.engine, "tests/golden/models/llama2", NULL, &err) != NIB_OK ||
-        nib_plan_make(&o.plan, o.model, &(nib_request){.device = "opencl"}, &err) != NIB_OK ||
+        nib_plan_open(&o.plan, o.model, &(nib_request){.device = "opencl"}, &err) != NIB_OK ||
         nib_session_open(&o.session, o.model, o.plan, 1, &err) != NIB_OK)
         fail_msg("%s", err.text);
     device.fail_read = true;

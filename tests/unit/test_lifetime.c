@@ -83,7 +83,7 @@ static void close_in_order(int order)
             nib_generator_close(g);
             break;
         case 1: nib_session_close(o.session); break;
-        case 2: nib_plan_free(o.plan); break;
+        case 2: nib_plan_close(o.plan); break;
         case 3: nib_model_close(o.model); break;
         default: nib_engine_close(o.engine); break;
         }
@@ -515,7 +515,7 @@ static bool runs_nothing(family *f)
     const float *logits;
     nib_err err;
     CHILD_GETS(NIB_USAGE, nib_model_open(&m, engine, tales, NULL, &err));
-    CHILD_GETS(NIB_USAGE, nib_plan_make(&p, model, NULL, &err));
+    CHILD_GETS(NIB_USAGE, nib_plan_open(&p, model, NULL, &err));
     CHILD_GETS(NIB_USAGE, nib_session_open(&s, model, f->o.plan, 1, &err));
     CHILD_GETS(NIB_USAGE, nib_session_step(session, &(nib_slot){0}, 1, &logits, &err));
     CHILD_GETS(NIB_USAGE, nib_session_truncate(session, 0, 0, &err));
@@ -589,7 +589,7 @@ static void close_family(family *f)
     nib_chat_session_close(f->chat);
     nib_generator_close(f->generator);
     nib_session_close(f->free);
-    nib_plan_free(f->training_plan);
+    nib_plan_close(f->training_plan);
     nib_model_close(f->training);
     close_opened(&f->o);
 }
@@ -636,7 +636,7 @@ static void test_fork(void **state)
         nib_session_close(others[i]);
     expect_ok(nib_model_open(&f.training, f.o.engine, "configs/llama3_debugmodel.json", NULL, &err),
               &err);
-    expect_ok(nib_plan_make(&f.training_plan, f.training, NULL, &err), &err);
+    expect_ok(nib_plan_open(&f.training_plan, f.training, NULL, &err), &err);
     expect_generates(f.free); /* its workers wait for the next job */
     expect_in_child(runs_nothing, &f);
     expect_in_child(reads, &f);
@@ -668,7 +668,7 @@ static void test_fork_with_device(void **state)
     f.o.engine->measured = true;
     assert_true(failing_offer(f.o.engine, &device));
     expect_ok(nib_model_open(&f.o.model, f.o.engine, tales, NULL, &err), &err);
-    expect_ok(nib_plan_make(&f.o.plan, f.o.model, &request, &err), &err);
+    expect_ok(nib_plan_open(&f.o.plan, f.o.model, &request, &err), &err);
     expect_ok(nib_session_open(&f.o.session, f.o.model, f.o.plan, 1, &err), &err);
     assert_true(device.live > 0);
     expect_in_child(leaves_the_device, &f);

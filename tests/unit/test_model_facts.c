@@ -141,10 +141,10 @@ static void test_gguf(void **state)
     expect_tales(options.out, (nib_model_options){.config_only = true}, "qwen2", template);
     nib_model *keys = open_model(options.out, (nib_model_options){.config_only = true});
     nib_plan *plan;
-    assert_int_equal(nib_plan_make(&plan, keys, NULL, &err), NIB_OK);
+    assert_int_equal(nib_plan_open(&plan, keys, NULL, &err), NIB_OK);
     nib_session *session;
     refused(NIB_USAGE, nib_session_open(&session, keys, plan, 1, &err), &err);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(keys);
 }
 

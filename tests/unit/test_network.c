@@ -588,9 +588,9 @@ static void test_config_only(void **state)
         NIB_OK);
     assert_int_equal(model->net.site_count, 2 + 2 * 7);
     assert_int_equal(site_named(&model->net, "model.layers.1.self_attn.o_proj")->k, 96);
-    assert_int_equal(nib_plan_make(&plan, model, NULL, &err), NIB_OK);
+    assert_int_equal(nib_plan_open(&plan, model, NULL, &err), NIB_OK);
     refused(NIB_USAGE, nib_session_open(&session, model, plan, 1, &err), &err);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     char directory[256], path[300];
     copy_model(directory, "qwen3", "\"quantization_config\": {\"quant_method\": \"gptq\"}");

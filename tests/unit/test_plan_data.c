@@ -197,7 +197,7 @@ static void check(const char *path, const nib_request *request, bool bare)
     const nib_sink sink = {keep, &json};
     if (nib_engine_open(&engine, NULL, &err) != NIB_OK ||
         nib_model_open(&model, engine, path, &options, &err) != NIB_OK ||
-        nib_plan_make(&plan, model, request, &err) != NIB_OK ||
+        nib_plan_open(&plan, model, request, &err) != NIB_OK ||
         nib_plan_ledger_write(plan, NIB_FORM_JSON, &sink, &err) != NIB_OK)
         fail_msg("%s", err.text);
     nib__jsonw_init(&w, &own, 0);
@@ -222,7 +222,7 @@ static void check(const char *path, const nib_request *request, bool bare)
     refused(NIB_USAGE, nib_plan_setting_get(plan, f.settings, &s, &err), &err);
     refused(NIB_USAGE, nib_plan_note_get(plan, f.notes, &note, &err), &err);
     assert_string_equal(note.code, "untouched");
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     nib_engine_close(engine);
     nib__text_free(&json);
@@ -259,13 +259,13 @@ static void test_short_struct(void **state)
     at.facts.context = 77;
     assert_int_equal(nib_engine_open(&engine, NULL, NULL), NIB_OK);
     assert_int_equal(nib_model_open(&model, engine, "models/nibble-tales", NULL, NULL), NIB_OK);
-    assert_int_equal(nib_plan_make(&plan, model, NULL, NULL), NIB_OK);
+    assert_int_equal(nib_plan_open(&plan, model, NULL, NULL), NIB_OK);
     nib_plan_facts_get(plan, &at.facts);
     assert_string_equal(at.facts.device, "cpu");
     assert_int_equal(at.facts.context, 77);
     assert_int_equal(at.facts.size, offsetof(nib_plan_facts, context));
     assert_string_equal(at.after, "after");
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     nib_engine_close(engine);
 }

@@ -324,7 +324,7 @@ static opened open_with(int64_t lookup, const char *recipe, int64_t context)
     if (ok)
         o.engine->measured = true; /* fixed rates choose the first draft */
     ok = ok && nib_model_open(&o.model, o.engine, "models/nibble-tales", NULL, &err) == NIB_OK &&
-         nib_plan_make(&o.plan, o.model, &request, &err) == NIB_OK &&
+         nib_plan_open(&o.plan, o.model, &request, &err) == NIB_OK &&
          nib_session_open(&o.session, o.model, o.plan, 1, &err) == NIB_OK;
     if (!ok)
         fail_msg("%s", err.text);
@@ -428,14 +428,14 @@ static void test_lookup_requests(void **state)
     nib_plan *plan;
     nib_err err;
     const nib_request over = {.lookup = NIB_LOOKUP_MOST + 1};
-    refused(NIB_USAGE, nib_plan_make(&plan, o.model, &over, &err), &err);
+    refused(NIB_USAGE, nib_plan_open(&plan, o.model, &over, &err), &err);
     /* a device's rows round differently */
     for (int strict = 0; strict < 2; strict++) {
         const nib_request there = {.device = "h200", .lookup = 8, .strict = strict};
-        assert_int_equal(nib_plan_make(&plan, o.model, &there, &err), NIB_OK);
+        assert_int_equal(nib_plan_open(&plan, o.model, &there, &err), NIB_OK);
         assert_int_equal(plan->lookup, 0);
         assert_int_equal(nib_plan_status(plan, &err), strict ? NIB_NOT_AS_ASKED : NIB_OK);
-        nib_plan_free(plan);
+        nib_plan_close(plan);
     }
     close_opened(&o);
 }

@@ -86,8 +86,8 @@ static nib_status call_chat_encode(const void *options)
 static nib_status call_plan(const void *options)
 {
     nib_plan *plan = NULL;
-    const nib_status status = nib_plan_make(&plan, on.model, options, &err);
-    nib_plan_free(plan);
+    const nib_status status = nib_plan_open(&plan, on.model, options, &err);
+    nib_plan_close(plan);
     return status;
 }
 
@@ -655,8 +655,8 @@ static void test_results(void **state)
     const nib_request request = {
         .recipe = "int4wo-g12", .engine = "torchao", .generation = &greedy};
     nib_plan *plan;
-    expect_ok(nib_plan_make(&described, on.model, &request, &err));
-    expect_ok(nib_plan_make(&plan, on.model, &(nib_request){.context = CONTEXT}, &err));
+    expect_ok(nib_plan_open(&described, on.model, &request, &err));
+    expect_ok(nib_plan_open(&plan, on.model, &(nib_request){.context = CONTEXT}, &err));
     expect_ok(nib_session_open(&measured, on.model, plan, 1, &err));
     for (size_t i = 0; i < COUNT(results); i++) {
         const result_case *c = &results[i];
@@ -666,8 +666,8 @@ static void test_results(void **state)
         expect_within(c, c->size, 0);
     }
     nib_session_close(measured);
-    nib_plan_free(plan);
-    nib_plan_free(described);
+    nib_plan_close(plan);
+    nib_plan_close(described);
 }
 
 int main(void)

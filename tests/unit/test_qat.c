@@ -22,12 +22,12 @@ static double loss_of(const char *name, const char *recipe)
     assert_int_equal(nib_engine_open(&engine, &one, &err), NIB_OK);
     engine->measured = true;
     if (nib_model_open(&model, engine, in_root(name), NULL, &err) != NIB_OK ||
-        nib_plan_make(&plan, model, &request, &err) != NIB_OK ||
+        nib_plan_open(&plan, model, &request, &err) != NIB_OK ||
         nib_session_open(&session, model, plan, 1, &err) != NIB_OK ||
         nib_eval(session, NULL, &options, &result, &err) != NIB_OK)
         fail_msg("%s", err.text);
     nib_session_close(session);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     nib_engine_close(engine);
     return result.loss;

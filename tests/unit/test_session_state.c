@@ -370,7 +370,7 @@ static void test_device_fails(void **state)
     o.engine->measured = true;
     if (nib_model_open(&o.model, o.engine, "tests/golden/models/exaone4_window", NULL, &err) !=
             NIB_OK ||
-        nib_plan_make(&o.plan, o.model, &(nib_request){.device = "opencl"}, &err) != NIB_OK ||
+        nib_plan_open(&o.plan, o.model, &(nib_request){.device = "opencl"}, &err) != NIB_OK ||
         nib_session_open(&o.session, o.model, o.plan, 2, &err) != NIB_OK)
         fail_msg("%s", err.text);
     run(o.session, 0, 0, 100, 100, 0);

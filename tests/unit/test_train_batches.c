@@ -126,13 +126,13 @@ static void run(bool masked)
                                           .beta2 = 0.95,
                                           .eps = 1e-8,
                                           .log_every = 1};
-    if (nib_plan_make(&plan, model, &request, &err) != NIB_OK)
+    if (nib_plan_open(&plan, model, &request, &err) != NIB_OK)
         fail_msg("%s", err.text);
     FILE *f = fopen("tests/golden/train/batches.txt", "r");
     assert_non_null(f);
     train(model, plan, f, masked);
     fclose(f);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     nib_engine_close(engine);
 }

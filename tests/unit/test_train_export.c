@@ -32,12 +32,12 @@ static void expect_model(const char *name, const char *recipe, nib_type type)
         fail_msg("%s", err.text);
     assert_int_equal(model->net.config.dtype, type);
     const nib_request request = {.recipe = recipe};
-    if (nib_plan_make(&plan, model, &request, &err) != NIB_OK ||
+    if (nib_plan_open(&plan, model, &request, &err) != NIB_OK ||
         nib_session_open(&session, model, plan, 1, &err) != NIB_OK ||
         nib_generate(session, &options, &nowhere, NULL, &err) != NIB_OK)
         fail_msg("%s", err.text);
     nib_session_close(session);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     nib_engine_close(engine);
 }

@@ -82,7 +82,7 @@ static void start(run *r, const how *h)
     assert_true(failing_offer(r->engine, &r->device));
     r->engine->measured = true;
     must(nib_model_open(&r->model, r->engine, config, &model, &r->err), r);
-    must(nib_plan_make(&r->plan, r->model, &request, &r->err), r);
+    must(nib_plan_open(&r->plan, r->model, &request, &r->err), r);
     must(nib_plan_status(r->plan, &r->err), r);
 }
 
@@ -97,7 +97,7 @@ static void must_run(run *r, const how *h) { must(try_run(r, h), r); }
 static void end_run(run *r)
 {
     nib__trainer_close(&r->trainer);
-    nib_plan_free(r->plan);
+    nib_plan_close(r->plan);
     nib_model_close(r->model);
     nib_engine_close(r->engine);
     assert_int_equal(r->device.live, 0); /* all memory, programs, functions and events */
@@ -334,7 +334,7 @@ static void a_dry_run_makes_the_final_plan(void **state)
     assert_null(strstr(out.text, "linear_mx8_mx8_f32__ocl"));
     expect_words(r.log, "planned again without quant_f32_mx8__ocl: the driver 7.5");
     assert_non_null(ran);
-    nib_plan_free(ran);
+    nib_plan_close(ran);
     r.trainer = (nib_trainer){.model = NULL};
     end_run(&r);
 }

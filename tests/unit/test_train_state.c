@@ -33,7 +33,7 @@ static void open_trainer(opened *o)
     o->engine->measured = true;
     o->model->net.training = true;
     o->model->net.train = settings(&o->settings);
-    if (nib_plan_make(&o->plan, o->model, &request, &err) != NIB_OK ||
+    if (nib_plan_open(&o->plan, o->model, &request, &err) != NIB_OK ||
         nib__trainer_open(&o->trainer, o->model, o->plan, NULL, &err) != NIB_OK)
         fail_msg("%s", err.text);
 }
@@ -41,7 +41,7 @@ static void open_trainer(opened *o)
 static void close_trainer(opened *o)
 {
     nib__trainer_close(&o->trainer);
-    nib_plan_free(o->plan);
+    nib_plan_close(o->plan);
     nib_model_close(o->model);
     nib_engine_close(o->engine);
 }

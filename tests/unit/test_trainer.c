@@ -197,7 +197,7 @@ static void open_fixture(fixture *f, const setting *s)
     f->model->net.train = config_of(s);
     const nib_request request = {
         .dtype = s->dtype ? s->dtype : "f32", .recipe = s->recipe, .without = s->without};
-    expect_ok(nib_plan_make(&f->plan, f->model, &request, &err), &err);
+    expect_ok(nib_plan_open(&f->plan, f->model, &request, &err), &err);
     expect_ok(nib_plan_status(f->plan, &err), &err);
     expect_ok(nib__trainer_open(&f->trainer, f->model, f->plan, NULL, &err), &err);
 }
@@ -205,7 +205,7 @@ static void open_fixture(fixture *f, const setting *s)
 static void close_fixture(fixture *f)
 {
     nib__trainer_close(&f->trainer);
-    nib_plan_free(f->plan);
+    nib_plan_close(f->plan);
     nib_model_close(f->model);
     nib_engine_close(f->engine);
 }

@@ -104,7 +104,7 @@ static void check_recipe(const char *recipe)
     float *ranked = logits_of(o.model, o.plan, &size);
 
     o.engine->here.tuned = &tuned;
-    assert_int_equal(nib_plan_make(&plan, o.model, &request, NULL), NIB_OK);
+    assert_int_equal(nib_plan_open(&plan, o.model, &request, NULL), NIB_OK);
     assert_int_equal(count_changed_rows(o.plan, plan), with_rows);
     for (size_t i = 1; i < plan->assignment.count; i++) /* one packing of the weight for all uses */
         for (int u = 0; u < plan->assignment.layers[i].use_count; u++) {
@@ -114,13 +114,13 @@ static void check_recipe(const char *recipe)
         }
     float *measured = logits_of(o.model, plan, &size);
     assert_memory_equal(ranked, measured, 2 * size);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
 
     /* rows of another contract are ignored, whatever the file says */
     o.engine->here.tuned = &others;
-    assert_int_equal(nib_plan_make(&plan, o.model, &request, NULL), NIB_OK);
+    assert_int_equal(nib_plan_open(&plan, o.model, &request, NULL), NIB_OK);
     assert_int_equal(count_changed_rows(o.plan, plan), 0);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
 
     free(ranked);
     free(measured);

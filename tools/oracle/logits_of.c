@@ -40,7 +40,7 @@ int main(int argc, char **argv)
             .position = (int32_t)i, .token = atoi(argv[3 + i]), .outputs = NIB_SLOT_LOGITS};
     if (slots == NULL || nib_engine_open(&engine, NULL, &err) != NIB_OK ||
         nib_model_open(&model, engine, argv[1], NULL, &err) != NIB_OK ||
-        nib_plan_make(&plan, model, &request, &err) != NIB_OK ||
+        nib_plan_open(&plan, model, &request, &err) != NIB_OK ||
         nib_session_open(&session, model, plan, 1, &err) != NIB_OK ||
         nib_session_step(session, slots, count, &logits, &err) != NIB_OK)
         return fail(&err);
@@ -48,7 +48,7 @@ int main(int argc, char **argv)
     const int status =
         fwrite(logits, sizeof *logits, count * vocab, stdout) == count * vocab ? 0 : 1;
     nib_session_close(session);
-    nib_plan_free(plan);
+    nib_plan_close(plan);
     nib_model_close(model);
     nib_engine_close(engine);
     free(slots);
