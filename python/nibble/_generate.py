@@ -111,6 +111,9 @@ def sampling(temperature: Optional[float], top_k: Optional[int], top_p: Optional
              seed: Optional[int]) -> dict[str, Any]:
     numbers = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
                "repeat_penalty": repeat_penalty}
+    for name in ("top_p", "repeat_penalty"):
+        if numbers[name] == 0:
+            raise Usage(f"{name} 0 is not a number above 0; 1 turns it off")
     return {**{name: or_off(name, value) for name, value in numbers.items()}, "seed": seed}
 
 

@@ -287,7 +287,8 @@ class Model:
         prompt: special tokens spelled in it ("<s>") become those tokens.
         max_tokens: None: as generation_config.json says, otherwise 0; 0: until the context is full.
         temperature, top_k, top_p, min_p, repeat_penalty: None: as generation_config.json says,
-        otherwise 0.8, 40, 0.95, 0.05, and 1; 0 turns one off (temperature 0: greedy).
+        otherwise 0.8, 40, 0.95, 0.05, and 1. Off: 0 (of temperature: greedy), and 1 of top_p and
+        repeat_penalty.
         seed: the same seed and options give the same text.
         stop: text that ends the generation, and is not returned: one or several.
         ignore_eos: continue after an end-of-text token.

@@ -439,8 +439,8 @@ class NibbleLM(TemplateLM):
             self._note("do_sample=True has no effect at temperature 0")
             samples = False
         sampling: dict[str, Any] = {
-            "temperature": float(temperature) if samples else 0.0, "top_k": 0, "top_p": 0.0,
-            "min_p": 0.0, "repeat_penalty": left.pop("repetition_penalty", 0.0),
+            "temperature": float(temperature) if samples else 0.0, "top_k": 0, "top_p": 1.0,
+            "min_p": 0.0, "repeat_penalty": left.pop("repetition_penalty", 1.0),
             "seed": left.pop("seed", 0) + repeat}
         for name in ("top_k", "top_p", "min_p"):
             value = left.pop(name, None)

@@ -135,8 +135,9 @@ def test_options_without_effect_are_said(model, caplog):
         assert len([line for line in lines if "--top-k 4" in line]) == 1
 
 
-@pytest.mark.parametrize("bad", [{"temperature": -1}, {"top_p": float("nan")}, {"max_tokens": -1}, {"logprobs": 21},
-                                 {"logprobs": -1}, {"schema": "{}", "ignore_eos": True}, {"seed": -1}, {"stop": [""]}])
+@pytest.mark.parametrize("bad", [{"temperature": -1}, {"top_p": float("nan")}, {"top_p": 0}, {"repeat_penalty": 0.0},
+                                 {"max_tokens": -1}, {"logprobs": 21}, {"logprobs": -1},
+                                 {"schema": "{}", "ignore_eos": True}, {"seed": -1}, {"stop": [""]}])
 def test_wrong_values(model, bad):
     with pytest.raises(ValueError):
         model.generate("Once", **bad)

@@ -296,7 +296,7 @@ def test_sampling():
     begin, options = "The king said", {"do_sample": True, "temperature": 0.8, "top_k": 30, "top_p": 0.9, "max_gen_toks": 16, "seed": 3}
     one, two, other = generate(lm, (begin, options), (begin, options), (begin, {**options, "seed": 4}))
     assert one != two == other  # a repeat is drawn with the next seed
-    assert one == lm.model.complete(begin, max_tokens=16, temperature=0.8, top_k=30, top_p=0.9, min_p=0, repeat_penalty=0, seed=3)
+    assert one == lm.model.complete(begin, max_tokens=16, temperature=0.8, top_k=30, top_p=0.9, min_p=0, repeat_penalty=1, seed=3)
     assert generate(lm, (begin, options)) == [one]
     greedy = lm.model.complete(begin, max_tokens=16, temperature=0, repeat_penalty=1.5)
     assert generate(lm, (begin, {"max_gen_toks": 16, "repetition_penalty": 1.5})) == [greedy]
