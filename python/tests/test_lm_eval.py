@@ -17,7 +17,8 @@ import threading
 import pytest
 
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
-lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed (python/tests/requirements-lm-eval.txt)")
+pytest.importorskip("lm_eval.api", reason="lm-eval is not installed (python/tests/requirements-lm-eval.txt)")
+import lm_eval  # noqa: E402
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
