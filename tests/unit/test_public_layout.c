@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <cmocka.h>
 
+#include "skipping.h"
+
 typedef struct row {
     const char *type, *member; /* member NULL: the struct */
     size_t offset, size;
@@ -510,7 +512,7 @@ static void test_layout(void **state)
     int differences = 0;
     (void)state;
     if (sizeof(void *) != 8 || sizeof(size_t) != 8)
-        skip();
+        skip_test(__func__, "the sizes of 64-bit systems are recorded");
     for (size_t i = 0; i < COUNT(rows); i++) {
         const row *r = &rows[i];
         if (r->offset == r->pinned_offset && r->size == r->pinned_size)

@@ -22,8 +22,8 @@
 
 #include "refused.h"
 
-WRAPPED(void *, nib__calloc, (const nib_allocator *a, size_t count, size_t size), (a, count, size),
-        NULL)
+WRAPPED(void *, nib__calloc, (const nib_allocator *a, uint64_t count, uint64_t size),
+        (a, count, size), NULL)
 WRAPPED(int, onig_new,
         (OnigRegex * out, const OnigUChar *text, const OnigUChar *end, OnigOptionType option,
          OnigEncoding encoding, OnigSyntaxType *syntax, OnigErrorInfo *info),

@@ -854,7 +854,7 @@ static void test_buffers_do_not_fit(void **state)
     for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++) {
         nib_params params = f.trainer.params;
         nib_step_options o = {.batch = 2, .length = 24, .checkpointing = (nib_ac)ac};
-        params.total = SIZE_MAX / 64; /* a sum of sizes would wrap */
+        params.total = UINT64_MAX / 64; /* a sum of sizes would wrap */
         refused(
             NIB_NO_MEMORY,
             nib__step_open(&step, &f.model->net, &f.plan->assignment, &params, &o, &refusal, &err),
