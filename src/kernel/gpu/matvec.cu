@@ -20,6 +20,14 @@
 #define BLOCK_OF_ROWS (blockIdx.x % ROW_BLOCKS)
 #define BLOCK_OF_TOKENS (blockIdx.x / ROW_BLOCKS)
 
+/* Blocks of a multiprocessor at once: as many as leave registers enough. With one more, floats with
+ * f32 weights, and four tokens of floats with 16 codes of 4 bits, would spill 68 to 100 bytes. */
+#if TOKENS == 1
+#define AT_ONCE (WEIGHT_BITS == 32 ? 4 : 5)
+#else
+#define AT_ONCE (WEIGHT_BITS == 4 && STEP == 16 && X == 0 ? 2 : 3)
+#endif
+
 typedef struct sums {
     float of[ROWS][TOKENS];
 } sums;
@@ -78,7 +86,7 @@ static inline void eight_inputs(const uchar *x, size_t row, int ldx, int k0, int
 #endif
 }
 
-__kernel void __launch_bounds__(THREADS, TOKENS == 1 ? 5 : 3) matvec(PRODUCT_ARGS)
+__kernel void __launch_bounds__(THREADS, AT_ONCE) matvec(PRODUCT_ARGS)
 {
     PRODUCT_AHEAD;
     __shared__ float scratch[THREADS / 32][ROWS * TOKENS];
