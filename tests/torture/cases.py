@@ -118,8 +118,9 @@ def without_numbers(line):
 
 
 def without_speeds(text):
-    """Without numbers, nor where speeds are from: a machine that is busy or has no file of them is measured again."""
-    return without_numbers(re.sub(r'"[^"]*measured here[^"]*"|\(measured here[^)]*\)', "measured", text))
+    """Without numbers, the line breaks that depend on their length, and where speeds are from: a machine that is busy or has no file
+    of them is measured again."""
+    return " ".join(without_numbers(re.sub(r'"[^"]*measured here[^"]*"|\(measured here[^)]*\)', "measured", text)).split())
 
 
 class Case:
