@@ -94,7 +94,7 @@ nib_status nib_tokenizer_open(nib_tokenizer **out, nib_engine *engine, const cha
     nib_status status = find_files(&f, path, &arena, err);
     if (status == NIB_OK && nib__path_kind(f.main) == NIB_PATH_NONE)
         status = nib__fail(err, NIB_IO,
-                           "%s: there is no tokenizer; name a tokenizer.json, a directory that has "
+                           "%s: no tokenizer found; name a tokenizer.json, a directory that has "
                            "one, or a GGUF",
                            f.main);
     if (status == NIB_OK)
@@ -177,7 +177,7 @@ static nib_status open_tokenizer(nib_model *m, const char **shown, nib_err *err)
     NIB_TRY(find_files(&f, tokenizer_place(m), &m->net.arena, err));
     *shown = f.main;
     if (nib__path_kind(f.main) == NIB_PATH_NONE)
-        return nib__fail(err, NIB_IO, "%s: there is no tokenizer; name one with %s FILE or DIR",
+        return nib__fail(err, NIB_IO, "%s: no tokenizer found; name one with %s FILE or DIR",
                          f.main, m->net.training ? "--model.tokenizer_path" : "--tokenizer");
     return open_main(&m->tokenizer, &f, a, err);
 }

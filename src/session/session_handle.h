@@ -25,7 +25,7 @@ struct nib_session {
 void nib__session_hold(nib_session *session);
 /* NIB_USAGE if a batch has the sequences, or as nib__session_enter. */
 nib_status nib__session_check_idle(const nib_session *session, nib_err *err);
-/* The same, and NIB_USAGE if there is no such sequence. */
+/* Also NIB_USAGE if the session does not have this sequence. */
 nib_status nib__session_check_sequence(const nib_session *session, int32_t sequence, nib_err *err);
 /* Begins a call that runs the session and its callbacks; nib__session_leave ends it. NIB_USAGE: one
  * is running, because a callback called the library or left it without returning; or the process

@@ -98,7 +98,7 @@ cp m/config.json t
 
 # the tokenizer beside the model
 rm t/tokenizer.json
-refused 6 't/tokenizer.json: there is no tokenizer; name one with --tokenizer FILE or DIR' generate t -n 1
+refused 6 't/tokenizer.json: no tokenizer found; name one with --tokenizer FILE or DIR' generate t -n 1
 check '--tokenizer FILE instead of a missing tokenizer' nibble generate t -n 1 --tokenizer m/tokenizer.json
 check '--tokenizer DIR instead of a missing tokenizer' nibble generate t -n 1 --tokenizer m
 head -c 5000 m/tokenizer.json >t/tokenizer.json

@@ -28,7 +28,7 @@ equal 'advise reports settings once for all recipes' 'config-key=without effect,
 # a named tokenizer is opened even if no text is tokenized
 for command in plan tune 'bench -n 2 --prompt-tokens 4' 'advise --dry-run'; do
     # shellcheck disable=SC2086 # words are meant
-    refused 6 'nowhere: there is no tokenizer; *' $command "$model" --tokenizer nowhere
+    refused 6 'nowhere: no tokenizer found; *' $command "$model" --tokenizer nowhere
     # shellcheck disable=SC2086
     refused 3 '*config.json has no model; it is not a tokenizer.json' $command "$model" --tokenizer "$model/config.json"
 done

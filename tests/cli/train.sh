@@ -162,7 +162,7 @@ refused 3 'empty.txt holds no text to train on; *' train a.json --training.datas
 sed 's/"dataset_path": "t.txt",//' a.json >wrong.json
 refused 3 'training.dataset_path names no text to train on: *' train wrong.json
 refused 3 '*the tokenizer has id*but the model has 100*' train a.json --model.vocab_size 100
-refused 6 '*there is no tokenizer; name one with --model.tokenizer_path FILE or DIR' train a.json --model.tokenizer_path b
+refused 6 '*no tokenizer found; name one with --model.tokenizer_path FILE or DIR' train a.json --model.tokenizer_path b
 refused 3 'training.global_batch_size 3 is not local_batch_size 2 times a power of two; 2 and 4 are' train a.json --training.global_batch_size 3
 refused 3 '*training.seq_len 64 is over the model*s limit of 32 positions; raise model.max_seq_len' train a.json --model.max_seq_len 32 --training.seq_len 64
 
