@@ -11,6 +11,9 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 enum {
     BUFFER = 1 << 20,
@@ -579,6 +582,15 @@ nib_status nib__publish_aside(const char *from, const char *to, nib_err *err)
     NIB_TRY(remove_mark(to, err));
     return nib__path_remove(aside, err);
 }
+
+#if defined(__linux__) && !defined(RENAME_EXCHANGE) /* musl before 1.2.6 */
+#define RENAME_NOREPLACE 1
+#define RENAME_EXCHANGE 2
+static int renameat2(int from_folder, const char *from, int to_folder, const char *to, int how)
+{
+    return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, how);
+}
+#endif
 
 /* Swaps two names in one step; false if the system or the file system cannot. */
 static bool exchange_names(const char *a, const char *b)
