@@ -24,12 +24,12 @@ section() {
 # says FILE TEXT: block output N.out, N.err, or any file of the folder
 says() {
     checked=$((checked + 1))
-    tr -s ' \n' ' ' <"$1" | grep -qF -- "$2" || fail "$1 lacks: $2"
+    tr -s ' \n' ' ' <"$1" | grep -F -- "$2" >/dev/null || fail "$1 lacks: $2"
 }
 
 lacks() {
     checked=$((checked + 1))
-    ! tr -s ' \n' ' ' <"$1" | grep -qF -- "$2" || fail "$1 has: $2"
+    ! tr -s ' \n' ' ' <"$1" | grep -F -- "$2" >/dev/null || fail "$1 has: $2"
 }
 
 # holds FILE CONDITION, see the program of that name

@@ -85,7 +85,7 @@ print(config["_data"]["scale_dtype"]["_data"])')"
 head -c 3000 "$MODEL/heldout.txt" >text.txt
 loss() { nibble eval "$@" --text text.txt --json --quiet | grep -o '"loss": [0-9.]*'; }
 equal 'quantized while loading: the same loss' "$(loss q)" "$(loss "$MODEL" --recipe torchao.json)"
-bytes() { nibble plan "$@" --json --quiet | grep -o -m 1 '"weight_bytes": [0-9]*'; }
+bytes() { nibble plan "$@" --json --quiet | grep -o '"weight_bytes": [0-9]*' | sed -n 1p; }
 equal 'quantized while loading: the same weight bytes' "$(bytes q)" "$(bytes "$MODEL" --recipe torchao.json)"
 nibble plan q --recipe torchao.json >plan
 equal 'no line on stored scales of that type' 0 "$(grep -c 'keep their stored' plan)"
