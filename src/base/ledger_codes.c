@@ -110,6 +110,8 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_NOTE, "device", "where the weights were quantized"},
     {NIB_LEDGER_NOTE, "dot4", "whether the device's 4-bit dot product is used"},
     {NIB_LEDGER_NOTE, "drawn", "where tokens are sampled, and what is copied for that"},
+    {NIB_LEDGER_NOTE, "experts",
+     "how many experts a token chooses, and the weights that steps read"},
     {NIB_LEDGER_NOTE, "files", "files beside the weights that are not copied to the output"},
     {NIB_LEDGER_NOTE, "for", "how the result will run on the machine of `--for`"},
     {NIB_LEDGER_NOTE, "host", "what stays on the host while a device trains"},

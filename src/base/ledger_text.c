@@ -423,21 +423,39 @@ static const char *format_where(char out[96], const nib_ledger_layer *layer)
     return out;
 }
 
+/* Whether two linear layers count together in the summary. */
+typedef bool (*alike)(const nib_ledger_layer *a, const nib_ledger_layer *b);
+
+static bool asked_alike(const nib_ledger_layer *a, const nib_ledger_layer *b)
+{
+    return nib__ledger_is_linear(b) && same_scheme(a->asked, b->asked);
+}
+
+static bool done_alike(const nib_ledger_layer *a, const nib_ledger_layer *b)
+{
+    char where[96], other[96];
+    return nib__ledger_is_linear(b) && as_asked(b) &&
+           strcmp(format_where(where, a), format_where(other, b)) == 0;
+}
+
+/* The number of layers like number i; 0: an earlier one counted them. */
+static size_t count_alike(const nib_ledger *ledger, size_t i, alike is_alike)
+{
+    const nib_ledger_layer *layers = ledger->layers;
+    size_t count = 0, first = 0;
+    while (first < i && !is_alike(&layers[i], &layers[first]))
+        first++;
+    for (size_t j = i; first == i && j < ledger->layer_count; j++)
+        count += is_alike(&layers[i], &layers[j]);
+    return count;
+}
+
 static void append_asked(const nib_ledger *ledger, nib_text *out)
 {
     for (size_t i = 0; i < ledger->layer_count; i++) {
         const nib_ledger_layer *layer = &ledger->layers[i];
-        size_t count = 0, before = 0;
-        if (!nib__ledger_is_linear(layer))
-            continue;
-        for (size_t j = 0; j < ledger->layer_count; j++) {
-            if (!nib__ledger_is_linear(&ledger->layers[j]) ||
-                !same_scheme(ledger->layers[j].asked, layer->asked))
-                continue;
-            before += j < i;
-            count++;
-        }
-        if (before == 0)
+        const size_t count = nib__ledger_is_linear(layer) ? count_alike(ledger, i, asked_alike) : 0;
+        if (count != 0)
             nib__text_format(out, ", %zu asked %.*s", count, (int)scheme_length(layer->asked),
                              layer->asked);
     }
@@ -445,23 +463,15 @@ static void append_asked(const nib_ledger *ledger, nib_text *out)
 
 static void append_done(const nib_ledger *ledger, nib_text *out)
 {
-    char buffer[96], other_buffer[96];
+    char buffer[96];
     for (size_t i = 0; i < ledger->layer_count; i++) {
         const nib_ledger_layer *layer = &ledger->layers[i];
-        size_t count = 0, before = 0;
-        if (!nib__ledger_is_linear(layer) || !as_asked(layer))
+        const bool counts = nib__ledger_is_linear(layer) && as_asked(layer);
+        const size_t count = counts ? count_alike(ledger, i, done_alike) : 0;
+        if (count == 0)
             continue;
         const char *where = format_where(buffer, layer);
-        for (size_t j = 0; j < ledger->layer_count; j++) {
-            const nib_ledger_layer *other = &ledger->layers[j];
-            if (!nib__ledger_is_linear(other) || !as_asked(other) ||
-                strcmp(where, format_where(other_buffer, other)) != 0)
-                continue;
-            before += j < i;
-            count++;
-        }
-        if (before == 0)
-            nib__text_format(out, ", %zu done%s%s", count, *where != 0 ? " on " : "", where);
+        nib__text_format(out, ", %zu done%s%s", count, *where != 0 ? " on " : "", where);
     }
 }
 

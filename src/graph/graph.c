@@ -63,7 +63,8 @@ static int add_weight(nib_build *b, nib_graph_weight weight, const char *part)
     if (b->failed)
         return 0;
     b->layer = weight.layer;
-    weight.experts = 1;
+    weight.experts = weight.experts > 0 ? weight.experts : 1;
+    weight.top_k = weight.top_k > 0 ? weight.top_k : 1;
     weight.index = g->kind_count[weight.kind]++;
     g->weights[g->weight_count] = weight;
     return (int)g->weight_count++;
@@ -77,6 +78,42 @@ int nib__build_matrix(nib_build *b, nib_role role, int64_t layer, const char *pa
         (nib_graph_weight){
             .kind = NIB_WEIGHT_MATRIX, .role = role, .layer = layer, .n = n, .k = k, .bias = bias},
         part);
+}
+
+int nib__build_experts(nib_build *b, int64_t layer, const nib_routing *routing,
+                       const nib_expert_part *parts, int count)
+{
+    int first = 0;
+    for (int64_t e = 0; e < routing->experts; e++)
+        for (int i = 0; i < count; i++) {
+            const nib_expert_part *p = &parts[i];
+            const char *number = strstr(p->part, "%d");
+            char name[128];
+            snprintf(name, sizeof name, "%.*s%" PRId64 "%s", (int)(number - p->part), p->part, e,
+                     number + 2);
+            const int weight = add_weight(b,
+                                          (nib_graph_weight){.kind = NIB_WEIGHT_MATRIX,
+                                                             .role = p->role,
+                                                             .layer = layer,
+                                                             .experts = routing->experts,
+                                                             .top_k = routing->top_k,
+                                                             .n = p->n,
+                                                             .k = p->k,
+                                                             .bias = p->bias},
+                                          name);
+            first = e == 0 && i == 0 ? weight : first;
+        }
+    return first;
+}
+
+const nib_routing *nib__build_routing(nib_build *b, const nib_routing *routing)
+{
+    nib_routing *copy = nib__arena_take(b->arena, 1, sizeof *copy);
+    b->failed = b->failed || copy == NULL;
+    if (copy == NULL)
+        return routing; /* nothing is added any more */
+    *copy = *routing;
+    return copy;
 }
 
 int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t heads, int64_t n,
@@ -142,6 +179,52 @@ int nib__emit_linear(nib_build *b, int x, int weight)
     if (last != NULL && last->op == NIB_OP_LINEAR && last->in[0] == x && !b->failed)
         g->weights[weight].shares_input = true;
     return add_node(b, node, weight_of(b, weight)->n);
+}
+
+int nib__emit_route(nib_build *b, int logits, int bias, const nib_routing *routing)
+{
+    return add_node(
+        b,
+        (nib_graph_node){
+            .op = NIB_OP_ROUTE, .in = {logits, NIB_NO_ID}, .weight = bias, .routing = routing},
+        2 * routing->top_k);
+}
+
+int nib__emit_dispatch(nib_build *b, int x, int routing_value, const nib_routing *routing)
+{
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_DISPATCH,
+                                     .in = {x, routing_value},
+                                     .weight = NIB_NO_ID,
+                                     .routing = routing},
+                    columns_of(b, x) * routing->top_k);
+}
+
+int nib__emit_linear_experts(nib_build *b, int rows, int weight, int step,
+                             const nib_routing *routing)
+{
+    const nib_graph *g = &b->graph;
+    const nib_graph_node node = {.op = NIB_OP_LINEAR_EXPERTS,
+                                 .in = {rows, NIB_NO_ID},
+                                 .weight = weight,
+                                 .weight_step = step,
+                                 .heads = routing->top_k,
+                                 .routing = routing};
+    const nib_graph_node *last = g->node_count != 0 ? &g->nodes[g->node_count - 1] : NULL;
+    const bool shares = last != NULL && last->op == node.op && last->in[0] == rows;
+    for (int64_t e = 0; e < routing->experts && shares && !b->failed; e++)
+        g->weights[weight + e * step].shares_input = true;
+    return add_node(b, node, weight_of(b, weight)->n * routing->top_k);
+}
+
+int nib__emit_combine(nib_build *b, int rows, int routing_value, const nib_routing *routing)
+{
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_COMBINE,
+                                     .in = {rows, routing_value},
+                                     .weight = NIB_NO_ID,
+                                     .routing = routing},
+                    columns_of(b, rows) / routing->top_k);
 }
 
 int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads)

@@ -17,7 +17,7 @@ enum { NIB_NO_ID = -1, NIB_NODE_INPUTS = 2 };
 
 typedef enum nib_graph_weight_kind {
     NIB_WEIGHT_MATRIX, /* of a linear layer, the embedding or the head */
-    NIB_WEIGHT_NORM,   /* [n], read as f32 */
+    NIB_WEIGHT_NORM,   /* [n], read as f32; also the bias of a router's choice */
     NIB_WEIGHT_KINDS
 } nib_graph_weight_kind;
 
@@ -27,8 +27,9 @@ typedef struct nib_graph_weight {
     nib_role role;     /* of a matrix */
     const char *name;  /* module, without .weight: "model.layers.0.self_attn.q_proj" */
     int64_t layer;     /* decoder layer; -1: outside of them */
-    int64_t experts;   /* 1: no experts */
-    int64_t n, k;      /* [experts][n][k]; a norm has k = 1 */
+    int64_t experts;   /* of which this matrix belongs to one; 1: no experts */
+    int64_t top_k;     /* of them, chosen per token */
+    int64_t n, k;      /* [n][k]; a norm has k = 1 */
     bool bias;         /* the config implies one; a norm's bias is as long as the norm */
     bool centered;     /* a norm of x - mean(x): LayerNorm */
     double offset;     /* added to the stored weight of a norm */
@@ -45,15 +46,17 @@ typedef struct nib_graph_value {
 
 typedef struct nib_graph_node {
     nib_op op;
-    int in[NIB_NODE_INPUTS];   /* values; NIB_NO_ID: none */
-    int out;                   /* value; NIB_NO_ID: writes state */
-    int weight;                /* weight; NIB_NO_ID: none */
-    int64_t layer;             /* decoder layer, whose state it reads or writes; -1: none */
-    int64_t heads;             /* NORM, ROPE, ATTN: rows per token */
-    double scale, cap;         /* ATTN, SCALE: nib_attn's, nib_scale's */
-    int64_t window;            /* ATTN: nib_attn's */
-    int table;                 /* ROPE: index of the rotation table */
-    nib_activation activation; /* SWIGLU; alone if in[1] is NIB_NO_ID */
+    int in[NIB_NODE_INPUTS];    /* values; NIB_NO_ID: none */
+    int out;                    /* value; NIB_NO_ID: writes state */
+    int weight;                 /* weight; NIB_NO_ID: none */
+    int weight_step;            /* LINEAR_EXPERTS: from one expert's weight to the next one's */
+    int64_t layer;              /* decoder layer, whose state it reads or writes; -1: none */
+    int64_t heads;              /* NORM, ROPE, ATTN: rows per token */
+    double scale, cap;          /* ATTN, SCALE: nib_attn's, nib_scale's */
+    int64_t window;             /* ATTN: nib_attn's */
+    int table;                  /* ROPE: index of the rotation table */
+    nib_activation activation;  /* SWIGLU; alone if in[1] is NIB_NO_ID */
+    const nib_routing *routing; /* ROUTE, DISPATCH, LINEAR_EXPERTS, COMBINE */
 } nib_graph_node;
 
 typedef struct nib_graph {
@@ -98,6 +101,19 @@ nib_status nib__build_end(nib_graph *out, nib_build *b, nib_err *err);
 /* The name is "model.layers.LAYER.PART", or PART where layer is -1. Returns the weight's id. */
 int nib__build_matrix(nib_build *b, nib_role role, int64_t layer, const char *part, int64_t n,
                       int64_t k, bool bias);
+/* A matrix that each expert has. */
+typedef struct nib_expert_part {
+    nib_role role;
+    const char *part; /* "mlp.experts.%d.up_proj": %d is the expert */
+    int64_t n, k;
+    bool bias;
+} nib_expert_part;
+/* Adds the matrices of all experts, expert by expert. Returns the first id; part p of expert e is
+ * id + e * count + p. */
+int nib__build_experts(nib_build *b, int64_t layer, const nib_routing *routing,
+                       const nib_expert_part *parts, int count);
+/* A copy that lives as long as the graph. */
+const nib_routing *nib__build_routing(nib_build *b, const nib_routing *routing);
 /* The form of a family's norms. */
 typedef struct nib_norm_form {
     bool centered, bias;
@@ -122,6 +138,14 @@ int nib__emit_attention(nib_build *b, int q, nib_attention attention);
 /* up NIB_NO_ID: only the activation. */
 int nib__emit_swiglu(nib_build *b, nib_activation activation, int gate, int up);
 int nib__emit_add(nib_build *b, int x, int y);
+/* Experts. A routing value has top_k experts, then their weights; a value of rows of experts has
+ * top_k rows per token, [m * top_k][columns / top_k], sorted by expert. */
+int nib__emit_route(nib_build *b, int logits, int bias, const nib_routing *routing);
+int nib__emit_dispatch(nib_build *b, int x, int routing_value, const nib_routing *routing);
+/* weight: the first expert's; those of the others are `step` apart. */
+int nib__emit_linear_experts(nib_build *b, int rows, int weight, int step,
+                             const nib_routing *routing);
+int nib__emit_combine(nib_build *b, int rows, int routing_value, const nib_routing *routing);
 /* Returns x itself if the factor is 0 or 1 and there is no cap. */
 int nib__emit_scale(nib_build *b, int x, double scale, double cap);
 

@@ -15,12 +15,12 @@ typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG
  * training from QUANT_T on (train_ops.h), then those of quantization-aware training, which have no
  * kernel rows (fake_quant.h). */
 #define NIB_OPS(X)                                                                                 \
-    X(LINEAR, "linear")       /* y = x W^T + bias */                                               \
-    X(LINEAR_DX, "linear_dx") /* dx = dy W */                                                      \
-    X(LINEAR_DW, "linear_dw") /* dW = dy^T x */                                                    \
-    X(LINEAR_EXPERTS, "linear_experts")                                                            \
-    X(QUANT, "quant")     /* activations to the form that a linear row reads */                    \
-    X(QUANT_W, "quant_w") /* weights to codes, scales and zeros */                                 \
+    X(LINEAR, "linear")                 /* y = x W^T + bias */                                     \
+    X(LINEAR_DX, "linear_dx")           /* dx = dy W */                                            \
+    X(LINEAR_DW, "linear_dw")           /* dW = dy^T x */                                          \
+    X(LINEAR_EXPERTS, "linear_experts") /* each row by the weight of its expert */                 \
+    X(QUANT, "quant")                   /* activations to the form that a linear row reads */      \
+    X(QUANT_W, "quant_w")               /* weights to codes, scales and zeros */                   \
     X(DEQUANT, "dequant")                                                                          \
     X(PACK, "pack")                                                                                \
     X(EMBED, "embed")                                                                              \
@@ -32,6 +32,9 @@ typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG
     X(SCALE, "scale")           /* multiplies by a number, or soft-caps */                         \
     X(STORE_KV, "copy")         /* writes keys and values to the KV cache */                       \
     X(GATHER, "gather")         /* reorders columns to a weight's act-order */                     \
+    X(ROUTE, "route")           /* chooses each token's experts from the router's logits */        \
+    X(DISPATCH, "dispatch")     /* copies each token to the rows of its experts */                 \
+    X(COMBINE, "combine")       /* adds the outputs of each token's experts */                     \
     X(SAMPLE, "sample")         /* the next token from logits */                                   \
     X(ROPE_COPY, "rope_copy")   /* ROPE of queries and keys and STORE_KV in one pass */            \
     X(NORM_QUANT, "norm_quant") /* NORM and QUANT in one pass; the normed rows are not kept */     \

@@ -64,6 +64,9 @@ typedef union nib_run {
     void (*add)(const nib_add *a, int64_t m0, int64_t m1);
     void (*scale)(const nib_scale *a, int64_t m0, int64_t m1);
     void (*gather)(const nib_gather *a, int64_t m0, int64_t m1);
+    void (*route)(const nib_route_tokens *a, int64_t m0, int64_t m1);
+    void (*dispatch)(const nib_dispatch *a, int64_t row0, int64_t row1);
+    void (*combine)(const nib_combine *a, int64_t m0, int64_t m1);
     void (*pack)(const nib_pack_rows *a, int64_t n0, int64_t n1);
     void (*draw)(const nib_draw *a, void *scratch); /* scratch: for one worker, as for linear */
     /* training; quant_t is a quant */
@@ -168,7 +171,8 @@ extern const nib_family nib__family_linear_fp8;      /* fp8 and MX activations: 
 extern const nib_family nib__family_linear_backward; /* dx and dW: linear_backward.c */
 extern const nib_family nib__family_cast;            /* training's operands: cast_rows.c */
 extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, cache: token_rows.c */
-extern const nib_family nib__family_attn;  /* attention: attn_rows.c */
+extern const nib_family nib__family_experts;        /* route, dispatch, combine: experts_rows.c */
+extern const nib_family nib__family_attn;           /* attention: attn_rows.c */
 extern const nib_family nib__family_sample;         /* sampling: sample_rows.c */
 extern const nib_family nib__family_attn_dx;        /* its gradients: attn_dx_rows.c */
 extern const nib_family nib__family_train;          /* gradients, loss, optimizer: train_rows.c */

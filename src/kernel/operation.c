@@ -114,6 +114,27 @@ static void run_gather(const nib_kernel *row, const void *args, int64_t begin, i
     row->run.gather(args, begin, end);
 }
 
+static void run_route(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                      void *scratch)
+{
+    (void)scratch;
+    row->run.route(args, begin, end);
+}
+
+static void run_dispatch(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                         void *scratch)
+{
+    (void)scratch;
+    row->run.dispatch(args, begin, end);
+}
+
+static void run_combine(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                        void *scratch)
+{
+    (void)scratch;
+    row->run.combine(args, begin, end);
+}
+
 static void run_norm_dx(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
                         void *scratch)
 {
@@ -187,6 +208,9 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
                     .always_inplace = true, .commutes = true},
     [NIB_OP_SCALE] = {run_scale, .values = 2, .by_tokens = true, .inplace = {NIB_INPLACE_FIRST}},
     [NIB_OP_GATHER] = {run_gather, .values = 2, .by_tokens = true},
+    [NIB_OP_ROUTE] = {run_route, .values = 1, .by_tokens = true},
+    [NIB_OP_DISPATCH] = {run_dispatch, .values = 1},
+    [NIB_OP_COMBINE] = {run_combine, .values = 1, .by_tokens = true},
     [NIB_OP_MOVE] = {NULL, .values = 1},
     [NIB_OP_NORM_DX] = {run_norm_dx, .values = 4, .by_tokens = true,
                         .inplace = {NIB_INPLACE_THIRD}},

@@ -237,6 +237,58 @@ typedef struct nib_gather {
     int64_t m, width, ldx, ldo;
 } nib_gather;
 
+enum { NIB_EXPERTS_MAX = 1024, NIB_TOP_K_MAX = 64 };
+
+typedef enum nib_score {
+    NIB_SCORE_SOFTMAX, /* softmax over all experts */
+    NIB_SCORE_CHOSEN,  /* logits choose; softmax over the chosen ones */
+    NIB_SCORE_SIGMOID
+} nib_score;
+
+/* How a router chooses experts: Shazeer et al., 2017 (softmax over the chosen), Fedus et al., 2021
+ * (softmax over all), DeepSeek-AI, 2024 (groups; sigmoid and a bias that only chooses). A lower
+ * index wins ties. */
+typedef struct nib_routing {
+    int64_t experts, top_k;
+    nib_score score;
+    /* Only experts of the top_groups best groups can be chosen; groups 1: all. A group's score is
+     * its largest, or the sum of its two largest. */
+    int64_t groups, top_groups;
+    bool group_pairs;
+    bool normalize; /* weights are divided by their sum, plus `floor` */
+    float floor;
+    float scale;   /* of the weights, at last */
+    bool on_input; /* the weight multiplies the expert's input instead of its output */
+} nib_routing;
+
+/* The experts of each token and their weights, experts ascending. If a logit is not finite, the
+ * first expert is -1 - the index of the first such logit. */
+typedef struct nib_route_tokens {
+    const nib_routing *rule;
+    const float *logits; /* [m][ldx], of the experts */
+    const float *bias;   /* [experts] added to a score to choose, not to weigh; or NULL */
+    float *out;          /* [m][ldo]: top_k experts, then their weights */
+    int64_t m, ldx, ldo;
+} nib_route_tokens;
+
+/* out[i] = x[token[i]], times weight[i] if there are weights */
+typedef struct nib_dispatch {
+    const float *x;       /* [tokens][ldx] */
+    const int32_t *token; /* [rows] */
+    const float *weight;  /* [rows] or NULL */
+    float *out;           /* [rows][width] */
+    int64_t rows, width, ldx;
+} nib_dispatch;
+
+/* out = the sum over a token's experts, ascending, of weight * y: one fused multiply-add each */
+typedef struct nib_combine {
+    const float *y;      /* [m * top_k][width]: rows of the experts */
+    const int32_t *row;  /* [m][top_k] a token's rows, experts ascending */
+    const float *weight; /* [m][ldw], in that order; NULL: all are 1 */
+    float *out;          /* [m][ldo] */
+    int64_t m, top_k, width, ldw, ldo;
+} nib_combine;
+
 /* Packs a weight in the layout of a row's packing. */
 typedef struct nib_pack_rows {
     const nib_weight *w; /* codes, scales and zeros on the row's device */

@@ -50,6 +50,9 @@ static const char *const harmless[] = {"_name_or_path",
                                        "label2id",
                                        "output_attentions",
                                        "output_hidden_states",
+                                       "output_router_logits",
+                                       "router_aux_loss_coef",
+                                       "router_jitter_noise",
                                        "pad_token_id",
                                        "pretraining_tp",
                                        "residual_dropout",
@@ -213,6 +216,12 @@ static bool read_layer_types(reader *r, size_t at)
     return nib__layers_read_types(&r->layers, &r->json, r->arena);
 }
 
+static bool read_dense(reader *r, size_t at)
+{
+    (void)at;
+    return nib__layers_read_dense(&r->layers, &r->json, r->arena);
+}
+
 static bool read_window(reader *r, size_t at)
 {
     (void)at;
@@ -310,6 +319,7 @@ static const struct {
     {"no_rope_layers", read_rotates, 0},
     {"no_rope_layer_interval", read_interval, AT(layers.rotate_interval)},
     {"layer_types", read_layer_types, 0},
+    {"mlp_only_layers", read_dense, 0},
     {"sliding_window", read_window, 0},
     {"use_sliding_window", read_flag, AT(layers.use_window)},
     {"max_window_layers", read_first_window, AT(layers.first_window)},
@@ -531,6 +541,7 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     NIB_TRY(nib__rope_apply(c, &r.rope, name, ledger, err));
     if (r.family->complete != NULL)
         r.family->complete(c);
+    NIB_TRY(nib__config_check_mixture(c, name, err));
     *out = *c;
     return NIB_OK;
 }

@@ -29,7 +29,9 @@ typedef enum nib_arch {
     NIB_ARCH_MINISTRAL3,
     NIB_ARCH_PHI3,
     NIB_ARCH_GLM,
-    NIB_ARCH_GLM4
+    NIB_ARCH_GLM4,
+    NIB_ARCH_QWEN3_MOE,
+    NIB_ARCH_MIXTRAL
 } nib_arch;
 
 typedef enum nib_rope_kind {
@@ -42,8 +44,17 @@ typedef enum nib_rope_kind {
 
 enum { NIB_EOS_MAX = 16 };
 
+/* Layers whose MLP is a mixture of experts. Only for families that have them. */
+typedef struct nib_mixture {
+    int64_t experts, top_k, ffn; /* experts 0: none; ffn: width of one expert */
+    int64_t interval;            /* every interval-th layer is one, from layer interval - 1 on */
+    const bool *dense; /* [layers] layers that are none nonetheless; NULL: no such layer */
+    bool normalize;    /* the chosen weights are divided by their sum */
+} nib_mixture;
+
 typedef struct nib_config {
     nib_arch arch;
+    nib_mixture moe;
     int64_t layers, width, ffn, heads, kv_heads, head_dim, vocab, context;
     double norm_eps, rope_theta;
     nib_rope_kind rope;
@@ -82,6 +93,14 @@ typedef struct nib_config {
 NIB_INLINE bool nib__config_has_rope(const nib_config *c, int64_t layer)
 {
     return c->rope_layers == NULL || c->rope_layers[layer];
+}
+
+/* Whether a layer's MLP is a mixture of experts. */
+NIB_INLINE bool nib__config_has_experts(const nib_config *c, int64_t layer)
+{
+    const nib_mixture *moe = &c->moe;
+    return moe->experts > 0 && (layer + 1) % moe->interval == 0 &&
+           (moe->dense == NULL || !moe->dense[layer]);
 }
 
 /* Window of a layer; 0: it sees all positions. */

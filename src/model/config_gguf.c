@@ -703,7 +703,7 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
         family->complete(out);
     if (family->complete_gguf != NULL)
         family->complete_gguf(out);
-    return NIB_OK;
+    return nib__config_check_mixture(out, r.g->name, err);
 }
 
 /* ---- sampling ---- */

@@ -107,6 +107,8 @@ void nib__keys_set(nib_config *c, const nib_family_key *key, double value)
     void *at = (char *)c + key->at;
     if (key->is == NIB_OWN_FLAG)
         *(bool *)at = value != 0;
+    else if (key->is == NIB_OWN_COUNT)
+        *(int64_t *)at = (int64_t)value;
     else if (key->is != NIB_OWN_CHECKED)
         *(double *)at = key->is == NIB_OWN_INVERSE        ? 1 / value
                         : key->is == NIB_OWN_INVERSE_ROOT ? 1 / sqrt(value)
@@ -120,6 +122,8 @@ double nib__keys_value(const nib_config *c, const nib_family_key *key)
         return key->absent;
     if (key->is == NIB_OWN_FLAG)
         return *(const bool *)at;
+    if (key->is == NIB_OWN_COUNT)
+        return (double)*(const int64_t *)at;
     const double value = *(const double *)at;
     return key->is == NIB_OWN_INVERSE        ? (double)(float)(1 / value)
            : key->is == NIB_OWN_INVERSE_ROOT ? (double)(float)(1 / (value * value))
@@ -148,16 +152,17 @@ static nib_status apply_key(nib_config *c, const nib_family_key *key, const nib_
                                nib__arch_name(c->arch));
     const bool none = null && key->least <= 0; /* null means no cap */
     const double value = given ? entry->number : none ? 0 : key->absent;
-    const bool half = key->is == NIB_OWN_FLAG && value != 0 && value != 1;
+    const bool half = (key->is == NIB_OWN_FLAG && value != 0 && value != 1) ||
+                      (key->is == NIB_OWN_COUNT && value != floor(value));
     if (half || !(value >= key->least) || !(value <= key->most)) {
         nib__format(value_shown, sizeof value_shown, "%g", value);
         if (key->least == key->most)
             return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %s; only %g is supported for %s", name,
                              key->key, given ? shown(value_shown, entry) : value_shown, key->least,
                              nib__arch_name(c->arch));
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s is %s; a value from %g to %g is expected for %s", name, key->key,
-                         given ? shown(value_shown, entry) : value_shown, key->least, key->most,
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %s; a %s from %g to %g is expected for %s",
+                         name, key->key, given ? shown(value_shown, entry) : value_shown,
+                         key->is == NIB_OWN_COUNT ? "whole number" : "value", key->least, key->most,
                          nib__arch_name(c->arch));
     }
     nib__keys_set(c, key, value);

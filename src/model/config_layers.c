@@ -67,6 +67,27 @@ bool nib__layers_read_rotates(nib_layers_given *s, nib_json *j, nib_arena *arena
     return layers != NULL && nib__config_check_event(j, NIB_JSON_ARRAY_END);
 }
 
+/* mlp_only_layers: indices of layers. */
+bool nib__layers_read_dense(nib_layers_given *s, nib_json *j, nib_arena *arena)
+{
+    if (nib__json_next(j) == NIB_JSON_NULL)
+        return true;
+    if (!nib__config_check_event(j, NIB_JSON_ARRAY))
+        return false;
+    s->dense = nib__arena_take(arena, NIB_LAYERS_MAX, sizeof *s->dense);
+    if (s->dense == NULL)
+        nib__json_fail_memory(j, NIB_LAYERS_MAX * sizeof *s->dense);
+    for (s->dense_count = 0; s->dense != NULL && nib__json_next(j) == NIB_JSON_NUMBER;) {
+        if (s->dense_count == NIB_LAYERS_MAX) {
+            nib__json_fail(j, "at most %d layers are supported", NIB_LAYERS_MAX);
+            return false;
+        }
+        if (!nib__json_int64(j, &s->dense[s->dense_count++]))
+            return false;
+    }
+    return s->dense != NULL && nib__config_check_event(j, NIB_JSON_ARRAY_END);
+}
+
 /* sliding_window_pattern: a number, or a letter for each layer of the repeating pattern. */
 bool nib__layers_read_pattern(nib_layers_given *s, nib_json *j, nib_arena *arena)
 {
@@ -115,6 +136,7 @@ static bool has_window(const nib_config *c, const nib_layers_given *s, int64_t i
     const nib_family_row *family = nib__family_of(c);
     switch (family->window) {
     case NIB_WINDOW_ALWAYS: return true;
+    case NIB_WINDOW_ALL_IF_USED: return s->use_window;
     case NIB_WINDOW_IF_USED:
         return s->use_window &&
                i >= (s->first_window < 0 ? family->absent.first_window : s->first_window);
@@ -175,13 +197,18 @@ static void report_types(const nib_config *c, const nib_layers_given *s, nib_led
                                   c->window > 0 ? "a sliding window" : "no sliding window");
 }
 
+/* Whether use_sliding_window decides if there are windows. */
+static bool reads_use_window(const nib_family_row *family)
+{
+    return family->window == NIB_WINDOW_IF_USED || family->window == NIB_WINDOW_ALL_IF_USED ||
+           family->window == NIB_WINDOW_UNROTATED;
+}
+
 static nib_status find_windows(nib_config *c, const nib_layers_given *s, const char *name,
                                nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
     const nib_family_row *family = nib__family_of(c);
-    const bool asks =
-                   family->window == NIB_WINDOW_IF_USED || family->window == NIB_WINDOW_UNROTATED,
-               off = asks && !s->use_window;
+    const bool off = reads_use_window(family) && !s->use_window;
     const int64_t window = off ? 0 : s->window;
     char shown[64];
     bool slides = false;
@@ -261,6 +288,33 @@ static nib_status find_rotation(nib_config *c, const nib_layers_given *s, const 
     return NIB_OK;
 }
 
+/* ---- experts ---- */
+
+/* Layers of a mixture that mlp_only_layers makes plain. */
+static nib_status find_dense(nib_config *c, const nib_layers_given *s, const char *name,
+                             nib_arena *arena, nib_ledger *ledger, nib_err *err)
+{
+    if (s->dense_count == 0)
+        return NIB_OK;
+    if (nib__family_of(c)->experts == NULL) {
+        nib__ledger_add_unread(ledger, "config-key", "config.json", "mlp_only_layers", "a list");
+        return NIB_OK;
+    }
+    bool *dense = nib__arena_take(arena, (uint64_t)c->layers, sizeof *dense);
+    if (dense == NULL)
+        return nib__fail_memory(err, (uint64_t)c->layers, "a list of layers");
+    for (int64_t i = 0; i < s->dense_count; i++) {
+        if (s->dense[i] < 0 || s->dense[i] >= c->layers)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: mlp_only_layers names layer %" PRId64
+                             ", but num_hidden_layers is %" PRId64,
+                             name, s->dense[i], c->layers);
+        dense[s->dense[i]] = true;
+    }
+    c->moe.dense = dense;
+    return NIB_OK;
+}
+
 /* ---- keys that are not followed ---- */
 
 /* max_window_layers and sliding_window_pattern choose among layers; if no layer has a window, they
@@ -291,18 +345,18 @@ static void report_patterns(const nib_config *c, const nib_layers_given *s, nib_
 
 static void report_use_window(const nib_config *c, const nib_layers_given *s, nib_ledger *ledger)
 {
-    const int rule = (int)nib__family_of(c)->window;
+    const nib_family_row *family = nib__family_of(c);
     if (!s->use_window)
         return;
-    if (rule != NIB_WINDOW_IF_USED && rule != NIB_WINDOW_UNROTATED)
+    if (!reads_use_window(family))
         nib__ledger_add_unread(ledger, "config-key", "config.json", "use_sliding_window", "true");
     else if (c->window == 0)
         nib__ledger_add_overruled(ledger, "config-key", "use_sliding_window", "true", NULL,
                                   "no layer has a window, because of %s",
-                                  s->window == 0                 ? "sliding_window"
-                                  : s->sliding != NULL           ? "layer_types"
-                                  : rule == NIB_WINDOW_UNROTATED ? "no_rope_layers"
-                                                                 : "max_window_layers");
+                                  s->window == 0                           ? "sliding_window"
+                                  : s->sliding != NULL                     ? "layer_types"
+                                  : family->window == NIB_WINDOW_UNROTATED ? "no_rope_layers"
+                                                                           : "max_window_layers");
 }
 
 /* ---- both ---- */
@@ -313,6 +367,7 @@ nib_status nib__layers_apply(nib_config *c, const nib_layers_given *s, const cha
     char asked[32];
     NIB_TRY(find_rotation(c, s, name, arena, ledger, err));
     NIB_TRY(find_windows(c, s, name, arena, ledger, err));
+    NIB_TRY(find_dense(c, s, name, arena, ledger, err));
     report_use_window(c, s, ledger);
     report_patterns(c, s, ledger);
     if (nib__family_of(c)->window == NIB_WINDOW_IGNORED && s->window > 0 && s->window < c->context)

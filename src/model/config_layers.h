@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Per-layer settings of config.json: which layers have a sliding window, and which use RoPE.
+ * Per-layer settings of config.json: which layers have a sliding window, which use RoPE, and which
+ * have experts.
  */
 #ifndef NIB_CONFIG_LAYERS_H
 #define NIB_CONFIG_LAYERS_H
@@ -22,15 +23,18 @@ typedef struct nib_layers_given {
     bool *rotates;    /* [rotate_count] no_rope_layers, in which 1 means RoPE; NULL: absent */
     int64_t rotate_count;
     int64_t rotate_interval; /* no_rope_layer_interval; 0: absent */
+    int64_t *dense;          /* [dense_count] mlp_only_layers: layers without experts */
+    int64_t dense_count;
 } nib_layers_given;
 
 /* Each reads the value after its key. */
 bool nib__layers_read_types(nib_layers_given *given, nib_json *json, nib_arena *arena);
 bool nib__layers_read_rotates(nib_layers_given *given, nib_json *json, nib_arena *arena);
 bool nib__layers_read_pattern(nib_layers_given *given, nib_json *json, nib_arena *arena);
+bool nib__layers_read_dense(nib_layers_given *given, nib_json *json, nib_arena *arena);
 bool nib__layers_read_window(nib_layers_given *given, nib_json *json);
-/* Sets windows and RoPE of layers in config, whose family and sizes must be set, and adds a line to
- * ledger for each key that is overruled; NULL: no lines. */
+/* Sets windows, RoPE and experts of layers in config, whose family and sizes must be set. Adds to
+ * ledger (NULL allowed) a line for each key that is overruled. */
 nib_status nib__layers_apply(nib_config *config, const nib_layers_given *given, const char *name,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err);
 /* Sets a window for the layers in `layers` [layers]; NULL: by the family's rule. 0: no window,

@@ -128,6 +128,28 @@ static nib_status check_weights(const nib_config *c, const char *name, nib_err *
                      WEIGHTS_LIMIT);
 }
 
+nib_status nib__config_check_mixture(const nib_config *c, const char *name, nib_err *err)
+{
+    enum { EXPERTS_LIMIT = 1 << 16 }; /* of all layers; Kimi K2 has 23,040 */
+    const nib_mixture *moe = &c->moe;
+    if (moe->top_k > moe->experts)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: each token chooses %" PRId64 " experts, but there are only %" PRId64,
+                         name, moe->top_k, moe->experts);
+    if (moe->experts * c->layers > EXPERTS_LIMIT)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %" PRId64 " layers of %" PRId64 " experts; at most %d experts in all "
+                         "are supported",
+                         name, c->layers, moe->experts, EXPERTS_LIMIT);
+    const double weights = 3.0 * (double)c->layers * (double)moe->experts * (double)c->width *
+                           (double)moe->ffn;
+    if (weights > WEIGHTS_LIMIT)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: the experts have %.3g weights; at most %.3g are supported", name,
+                         weights, WEIGHTS_LIMIT);
+    return NIB_OK;
+}
+
 nib_status nib__config_check(const nib_config *c, const char *name, const nib_config_names *names,
                              nib_err *err)
 {

@@ -32,6 +32,7 @@ typedef struct nib_config_names {
 nib_status nib__config_derive(nib_config *config, const char *name, const nib_config_names *names,
                               nib_err *err);
 /* Checks the ranges of the sizes and that they fit together. */
+nib_status nib__config_check_mixture(const nib_config *config, const char *name, nib_err *err);
 nib_status nib__config_check(const nib_config *config, const char *name,
                              const nib_config_names *names, nib_err *err);
 

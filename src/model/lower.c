@@ -96,6 +96,8 @@ static int list_read_buffers(const lowering *l, const nib_node *node, int out[3]
     case NIB_OP_LINEAR: return reads_f32_rows(l, node->uses);
     case NIB_OP_SWIGLU: return node->of->in[1] >= 0 ? 2 : 1;
     case NIB_OP_STORE_KV:
+    case NIB_OP_DISPATCH:
+    case NIB_OP_COMBINE:
     case NIB_OP_ADD: return 2;
     case NIB_OP_ROPE_COPY: return 3;
     default: return 1;
@@ -273,6 +275,47 @@ static nib_status add_norm(lowering *l, const nib_graph_node *from)
     return add_node(l, node);
 }
 
+/* Appends the product of each row with the weight of its expert. Each expert has the rows and the
+ * input form of its own plan, so the runner quantizes an expert's rows when it knows them. */
+static nib_status add_linear_experts(lowering *l, const nib_graph_node *from)
+{
+    const int64_t count = from->routing->experts, top_k = from->routing->top_k;
+    const size_t site = weight_of(l, from)->index;
+    nib_node node = node_of(l, from);
+    const nib_layer_plan **experts = nib__arena_take(l->arena, (uint64_t)count, sizeof *experts);
+    if (experts == NULL)
+        return nib__fail_memory(l->err, (uint64_t)count * sizeof *experts, "the list of experts");
+    for (int64_t e = 0; e < count; e++) {
+        const nib_layer_plan *uses = &l->plan->layers[site + (size_t)(e * from->weight_step)];
+        uint64_t bytes = 0;
+        nib_input form;
+        experts[e] = uses;
+        if (side_of(uses->uses[0].kernel) != side_of(experts[0]->uses[0].kernel) ||
+            (nib__plan_ordered(uses) && side_of(uses->uses[0].kernel) == NIB_SIDE_GPU))
+            return nib__fail(l->err, NIB_UNSUPPORTED,
+                             "%s: the experts of a layer run on one device, and on a GPU only "
+                             "without act-order; give --place 'PATTERN=cpu' for all of them",
+                             uses->layer->name);
+        NIB_TRY(check_form(l, uses));
+        nib__input_place(&form, &uses->done, l->plan->dtype, 1, uses->layer->k, NULL, &bytes);
+        bytes *= (uint64_t)top_k;
+        if (bytes > l->out->token_bytes[NIB_BUFFER_INPUT])
+            l->out->token_bytes[NIB_BUFFER_INPUT] = bytes;
+    }
+    const nib_node *last = &l->out->nodes[l->out->count - 1];
+    node.joins = last->op == node.op && last->from == node.from;
+    for (int64_t e = 0; e < count && node.joins; e++) {
+        const size_t own = site + (size_t)(e * from->weight_step),
+                     other = last->site + (size_t)(e * last->site_step);
+        node.joins = nib__plan_same_form(last->experts[e], experts[e]) &&
+                     same_order(order_of(l, last->experts[e], other), order_of(l, experts[e], own),
+                                experts[e]->layer->k);
+    }
+    node.site = site, node.site_step = from->weight_step;
+    node.experts = experts, node.uses = experts[0];
+    return add_node(l, node);
+}
+
 static nib_status add_embed(lowering *l, const nib_graph_node *from)
 {
     nib_node node = node_of(l, from);
@@ -314,6 +357,7 @@ static nib_status lower_node(lowering *l, const nib_graph_node *node, size_t *co
     switch (node->op) {
     case NIB_OP_EMBED: return add_embed(l, node);
     case NIB_OP_LINEAR: return add_linear(l, node);
+    case NIB_OP_LINEAR_EXPERTS: return add_linear_experts(l, node);
     case NIB_OP_NORM: return add_norm(l, node);
     case NIB_OP_SWIGLU:
     case NIB_OP_SCALE:
@@ -337,8 +381,9 @@ nib_status nib__lower_sizes(nib_lowered *out, nib_graph_buffers *buffers, const 
     int64_t widest = 0;
     NIB_TRY(nib__graph_buffers(buffers, g, arena, err));
     for (size_t i = 0; i < g->node_count; i++)
-        if (g->nodes[i].op == NIB_OP_LINEAR)
-            widest = nib__max(widest, g->weights[g->nodes[i].weight].k);
+        if (g->nodes[i].op == NIB_OP_LINEAR || g->nodes[i].op == NIB_OP_LINEAR_EXPERTS)
+            widest =
+                nib__max(widest, g->weights[g->nodes[i].weight].k * nib__max(g->nodes[i].heads, 1));
     out->buffer_count = NIB_BUFFER_VALUES + buffers->count - 1; /* without the result */
     out->ld[NIB_BUFFER_GATHERED] = widest;
     out->ld[NIB_BUFFER_LOGITS] = nib__network_head(net)->n;

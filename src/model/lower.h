@@ -39,9 +39,11 @@ typedef struct nib_node {
     /* NORM, NORM_QUANT: [width], followed by the bias, if any; a GPU address once the runner is
      * open */
     const float *weight;
-    const nib_graph_weight *entry; /* NORM, NORM_QUANT */
-    const nib_graph_node *of;      /* the graph's node; NULL: none */
-    const int32_t *order;          /* GATHER; a GPU address likewise */
+    const nib_graph_weight *entry;  /* NORM, NORM_QUANT */
+    const nib_graph_node *of;       /* the graph's node; NULL: none */
+    const int32_t *order;           /* GATHER; a GPU address likewise */
+    const nib_layer_plan **experts; /* LINEAR_EXPERTS: [experts]; `site` is the first one's */
+    int site_step;                  /* LINEAR_EXPERTS: from one expert's site to the next one's */
     bool joins;       /* LINEAR: reads the same input as the node before, so need not wait for it */
     bool wanted_only; /* from here on, only slots whose logits are wanted */
 } nib_node;

@@ -3,13 +3,27 @@
  * Opens a runner's memory on each side, and runs a step: its slots in passes of NIB_CHUNK,
  * operation by operation.
  */
-#include "runner.h"
+#include "runner_parts.h"
 
 #include <inttypes.h>
 
 /* ---- opening ---- */
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + 63) & ~UINT64_C(63); }
+
+/* The largest scratch that the rows of a product need. */
+static uint64_t product_scratch(const nib_runner *r, const nib_layer_plan *uses, size_t site)
+{
+    uint64_t most = 0;
+    nib_linear args = {.w = &r->weights[site].w};
+    nib__input_place(&args.x, &args.w->scheme, r->plan->dtype, NIB_CHUNK, args.w->k, NULL, NULL);
+    for (int u = 0; u < uses->use_count; u++) {
+        const nib_kernel *row = uses->uses[u].kernel;
+        const uint64_t want = row->scratch != NULL ? row->scratch(&args) : 0;
+        most = want > most ? want : most;
+    }
+    return most;
+}
 
 /* The largest scratch that any row needs, for the largest m. */
 static uint64_t scratch_of(const nib_runner *r)
@@ -23,13 +37,12 @@ static uint64_t scratch_of(const nib_runner *r)
                                    .heads = r->net->config.heads};
             want = node->row->scratch(&args);
         }
-        for (int u = 0; node->op == NIB_OP_LINEAR && u < node->uses->use_count; u++) {
-            const nib_kernel *row = node->uses->uses[u].kernel;
-            nib_linear args = {.w = &r->weights[node->site].w};
-            nib__input_place(&args.x, &args.w->scheme, r->plan->dtype, NIB_CHUNK, args.w->k, NULL,
-                             NULL);
-            if (row->scratch)
-                want = (uint64_t)nib__max((int64_t)want, (int64_t)row->scratch(&args));
+        if (node->op == NIB_OP_LINEAR)
+            want = product_scratch(r, node->uses, node->site);
+        for (int64_t e = 0; node->experts != NULL && e < node->of->routing->experts; e++) {
+            const uint64_t own =
+                product_scratch(r, node->experts[e], node->site + (size_t)(e * node->site_step));
+            want = own > want ? own : want;
         }
         most = want > most ? want : most;
     }
@@ -281,7 +294,8 @@ static nib_status load_weights(nib_runner *r, nib_err *err)
                            (nib_refusal){.what = NIB_REFUSED_ROW, .row = r->staging.refused});
         NIB_TRY(status);
         if (i != 0) /* one row of the embedding is read per token */
-            r->weight_bytes += r->weights[i].bytes;
+            r->weight_bytes += (uint64_t)((double)r->weights[i].bytes *
+                                          nib__layer_share(r->plan->layers[i].layer));
     }
     nib__engine_progress(r->engine, "load", count, count);
     nib__staging_give(&r->staging);
@@ -307,6 +321,7 @@ static nib_status open_parts(nib_runner *r, int64_t sequences, int64_t context, 
     r->rope_size = nib__rope_size(&r->net->config, context);
     r->rope_bytes = r->rope_size * (uint64_t)nib__config_ropes(&r->net->config) * sizeof(float);
     NIB_TRY(nib__lower(&r->ops, r->net, r->plan, &r->arena, err));
+    NIB_TRY(nib__experts_open(r, err));
     if (r->ops.uses_gpu) /* a plan for a device may run nothing there */
         NIB_TRY(open_gpu(r, err));
     NIB_TRY(open_cache(r, sequences, context, err));

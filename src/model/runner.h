@@ -45,6 +45,8 @@ typedef struct nib_side {
     int32_t *ids, *sequences, *positions; /* [NIB_CHUNK] each, contiguous */
 } nib_side;
 
+typedef struct nib_routed nib_routed; /* runner_experts.c */
+
 typedef struct nib_runner {
     const nib_network *net;
     const nib_assignment *plan;
@@ -64,14 +66,15 @@ typedef struct nib_runner {
     size_t logits_capacity;         /* rows */
     float *hidden;                  /* [hidden_rows][width] of the last step */
     size_t hidden_rows, hidden_capacity;
-    uint64_t weight_bytes;          /* read per token */
-    int64_t looked_up;              /* embedding rows looked up since its pages were released */
-    nib_observer observer;          /* see NULL: none */
-    bool keeps_logits;              /* logits stay on the GPU, for nib__runner_draw */
-    int32_t *drawn;                 /* on the GPU; NULL: nothing was drawn there */
+    uint64_t weight_bytes; /* read per token */
+    int64_t looked_up;     /* embedding rows looked up since its pages were released */
+    nib_observer observer; /* see NULL: none */
+    bool keeps_logits;     /* logits stay on the GPU, for nib__runner_draw */
+    int32_t *drawn;        /* on the GPU; NULL: nothing was drawn there */
     uint64_t
         *node_ns;   /* [ops.count] time of each operation, finished one by one; NULL: not timed */
     bool preparing; /* compiles GPU operations instead of launching them */
+    nib_routed *routed; /* NULL: the model has no experts */
     nib_refusal refusal;
     nib_staging staging; /* while weights are loaded */
 } nib_runner;

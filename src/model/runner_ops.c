@@ -4,74 +4,75 @@
  * or launches it on the GPU.
  */
 #include "operation.h"
-#include "runner.h"
+#include "runner_parts.h"
 
 #include <math.h>
 
 /* ---- parts of an operation, as jobs of the pool ---- */
 
-typedef struct row_part {
-    const nib_kernel *row;
-    const void *args;
-    int64_t step, end; /* LINEAR: outputs per index, and in all */
-    char *scratch;
-    uint64_t scratch_bytes;
-} row_part;
+nib_part nib__part_of(const nib_runner *r, const nib_kernel *row, const void *args, int64_t step,
+                      int64_t end)
+{
+    return (nib_part){.row = row,
+                      .args = args,
+                      .step = step,
+                      .end = end,
+                      .scratch = r->scratch,
+                      .scratch_bytes = r->scratch_bytes};
+}
 
-static void run_part(const row_part *p, int worker, int64_t begin, int64_t end)
+static void run_part(const nib_part *p, int worker, int64_t begin, int64_t end)
 {
     nib__ops[p->row->op].run(p->row, p->args, begin, end,
                              p->scratch + (uint64_t)worker * p->scratch_bytes);
 }
 
-static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
+void nib__job_part(void *ctx, int worker, int64_t begin, int64_t end)
 {
     run_part(ctx, worker, begin, end);
 }
 
-enum { JOINED = 3 };
-
-/* Several products that share one range of indexes. */
-typedef struct joined_products {
-    row_part parts[JOINED];
-    int64_t first[JOINED + 1]; /* first index of each */
-    int count;
-} joined_products;
-
-static void job_joined(void *ctx, int worker, int64_t begin, int64_t end)
+void nib__job_parts(void *ctx, int worker, int64_t begin, int64_t end)
 {
-    joined_products *j = ctx;
-    for (int i = 0; i < j->count; i++) {
-        const int64_t from = nib__max(begin, j->first[i]), to = nib__min(end, j->first[i + 1]);
-        const row_part *p = &j->parts[i];
+    const nib_parts *all = ctx;
+    size_t low = 0, high = all->count; /* the first part that ends after `begin` */
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (all->first[middle + 1] <= begin)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (size_t i = low; i < all->count && all->first[i] < end; i++) {
+        const int64_t from = nib__max(begin, all->first[i]), to = nib__min(end, all->first[i + 1]);
+        const nib_part *p = &all->parts[i];
         if (from < to)
-            run_part(p, worker, (from - j->first[i]) * p->step,
-                     nib__min((to - j->first[i]) * p->step, p->end));
+            run_part(p, worker, (from - all->first[i]) * p->step,
+                     nib__min((to - all->first[i]) * p->step, p->end));
     }
 }
 
-/* Parts per worker: enough that the others need not wait long for an interrupted worker. */
 enum { PARTS_PER_WORKER = 4 };
 
-static int64_t grain_for(const nib_runner *r, int64_t count)
+int64_t nib__grain_for(const nib_runner *r, int64_t count)
 {
     return nib__max(
         1, nib__ceil_div(count, (int64_t)nib__pool_threads(r->engine->pool) * PARTS_PER_WORKER));
 }
 
-enum { FEW_TOKENS = 16, FEW_OUTPUTS = 16 };
+enum { FEW_OUTPUTS = 16 };
 
 void nib__share_outputs(nib_pool *pool, int64_t count, int64_t step, int64_t m, nib_pool_job job,
                         void *ctx)
 {
     const int64_t parts = (int64_t)nib__pool_threads(pool) * PARTS_PER_WORKER;
-    if (m > FEW_TOKENS) /* each part prepares the inputs for itself */
+    if (m > NIB_FEW_TOKENS) /* each part prepares the inputs for itself */
         nib__pool_run(pool, count, nib__ceil_div(count, parts), true, job, ctx);
     else
         nib__pool_share_out(pool, count, nib__ceil_div(FEW_OUTPUTS, step), true, job, ctx);
 }
 
-static nib_status run_on_gpu(nib_runner *r, const nib_kernel *row, const void *args, nib_err *err)
+nib_status nib__run_on_gpu(nib_runner *r, const nib_kernel *row, const void *args, nib_err *err)
 {
     if (!r->preparing)
         return nib__gpu_run(r->gpu, row, args, err);
@@ -81,47 +82,39 @@ static nib_status run_on_gpu(nib_runner *r, const nib_kernel *row, const void *a
     return status;
 }
 
-/* Runs on the pool, or as one launch on the GPU. */
-static nib_status run_rows(nib_runner *r, const nib_kernel *row, const void *args, int64_t count,
-                           nib_err *err)
+nib_status nib__run_rows(nib_runner *r, const nib_kernel *row, const void *args, int64_t count,
+                         nib_err *err)
 {
-    row_part p = {
-        .row = row, .args = args, .scratch = r->scratch, .scratch_bytes = r->scratch_bytes};
+    nib_part p = nib__part_of(r, row, args, 0, count);
     if (row->gpu != NULL)
-        return run_on_gpu(r, row, args, err);
-    nib__pool_run(r->engine->pool, count, grain_for(r, count), false, job_part, &p);
+        return nib__run_on_gpu(r, row, args, err);
+    nib__pool_run(r->engine->pool, count, nib__grain_for(r, count), false, nib__job_part, &p);
     return NIB_OK;
 }
 
 /* ---- one operation ---- */
 
-/* A float pointer or a GPU address; every buffer but INPUT holds f32. */
-static float *values(const nib_runner *r, const nib_node *node, int b)
-{
-    return (float *)(void *)r->sides[node->side].at[b];
-}
-
-static nib_input input_of(const nib_runner *r, const nib_node *node, int64_t m)
+/* The input of `w` for m tokens, whose form is at `at`, or f32 rows that are read directly. */
+static nib_input input_at(const nib_runner *r, const nib_weight *w, int side, const float *x,
+                          int64_t ldx, char *at, int64_t m)
 {
     nib_input input;
-    const nib_weight *w = &r->weights[node->site].w;
-    nib__input_place(&input, &w->scheme, r->plan->dtype, m, w->k,
-                     r->sides[node->side].at[NIB_BUFFER_INPUT], NULL);
+    nib__input_place(&input, &w->scheme, r->plan->dtype, m, w->k, at, NULL);
     if (w->scheme.act == NIB_ACT_FLOAT && r->plan->dtype == NIB_TYPE_F32) {
-        input.f32 = values(r, node, node->from); /* read directly */
-        input.ld = r->ops.ld[node->from];
+        input.f32 = (float *)(uintptr_t)x; /* products only read it */
+        input.ld = ldx;
     }
-    if (node->side == NIB_SIDE_GPU) /* no GPU product reads sums, so none are computed */
+    if (side == NIB_SIDE_GPU) /* no GPU product reads sums, so none are computed */
         input.sums = NULL, input.fsums = NULL;
     return input;
 }
 
-static nib_quant quant_of(const nib_runner *r, const nib_node *node, int64_t m)
+nib_quant nib__quant_of(const nib_runner *r, const nib_weight *w, int side, const float *x,
+                        int64_t ldx, char *at, int64_t m)
 {
-    const nib_weight *w = &r->weights[node->site].w;
-    return (nib_quant){.x = values(r, node, node->from),
-                       .ldx = r->ops.ld[node->from],
-                       .out = input_of(r, node, m),
+    return (nib_quant){.x = x,
+                       .ldx = ldx,
+                       .out = input_at(r, w, side, x, ldx, at, m),
                        .symmetric = w->scheme.act_symmetric,
                        .mx_floor = w->scheme.mx_floor,
                        .block_only = w->scheme.block_only,
@@ -130,34 +123,45 @@ static nib_quant quant_of(const nib_runner *r, const nib_node *node, int64_t m)
                        .static_zero = w->act_zero};
 }
 
+static nib_quant quant_of(const nib_runner *r, const nib_node *node, int64_t m)
+{
+    return nib__quant_of(r, &r->weights[node->site].w, node->side,
+                         nib__node_values(r, node, node->from), r->ops.ld[node->from],
+                         r->sides[node->side].at[NIB_BUFFER_INPUT], m);
+}
+
 static nib_status run_quant(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const nib_kernel *row = nib__use_at(node->uses, m)->quant;
     if (!row)
         return NIB_OK;
     const nib_quant args = quant_of(r, node, m);
-    return run_rows(r, row, &args, m, err);
+    return nib__run_rows(r, row, &args, m, err);
 }
 
 static nib_linear linear_of(nib_runner *r, const nib_node *node, const nib_kernel *row, int64_t m)
 {
     const nib_loaded *loaded = &r->weights[node->site];
     if (r->observer.see && node->side == NIB_SIDE_CPU)
-        r->observer.see(r->observer.ctx, node->site, values(r, node, node->from),
+        r->observer.see(r->observer.ctx, node->site, nib__node_values(r, node, node->from),
                         r->ops.ld[node->from], m, loaded->w.k);
     return (nib_linear){.w = &loaded->w,
                         .packed = nib__weight_packed(loaded, row),
-                        .x = input_of(r, node, m),
-                        .y = values(r, node, node->to),
+                        .x = quant_of(r, node, m).out,
+                        .y = nib__node_values(r, node, node->to),
                         .ldy = r->ops.ld[node->to],
                         .bias = loaded->bias,
                         .int_bias = loaded->int_bias};
 }
 
+enum { JOINED = 3 };
+
 size_t nib__runner_joined(const nib_node *node, size_t left, int64_t m)
 {
     size_t count = 1;
-    if (node->op != NIB_OP_LINEAR || node->side != NIB_SIDE_CPU || m > FEW_TOKENS)
+    if (node->op == NIB_OP_LINEAR_EXPERTS)
+        return left > 1 && node[1].joins && node[1].op == node->op ? 2 : 1;
+    if (node->op != NIB_OP_LINEAR || node->side != NIB_SIDE_CPU || m > NIB_FEW_TOKENS)
         return 1; /* in prefill they take long enough that nobody waits much */
     while (count < left && count < JOINED && node[count].op == NIB_OP_LINEAR && node[count].joins)
         count++;
@@ -168,32 +172,30 @@ nib_status nib__runner_products(nib_runner *r, const nib_node *nodes, size_t cou
                                 nib_err *err)
 {
     nib_linear args[JOINED];
-    joined_products j = {.count = (int)count};
-    int64_t least = INT64_MAX;
+    nib_part parts[JOINED];
+    int64_t first[JOINED + 1] = {0}, least = INT64_MAX;
+    nib_parts all = {.parts = parts, .first = first, .count = count};
+    if (nodes->op == NIB_OP_LINEAR_EXPERTS)
+        return nib__run_experts(r, nodes, count, m, err);
     for (size_t i = 0; i < count; i++) {
         const nib_kernel *row = nib__use_at(nodes[i].uses, m)->kernel;
         args[i] = linear_of(r, &nodes[i], row, m);
         if (row->gpu != NULL)
-            return run_on_gpu(r, row, &args[i], err);
+            return nib__run_on_gpu(r, row, &args[i], err);
         const int64_t step = nib__max(1, row->n_step);
-        j.parts[i] = (row_part){.row = row,
-                                .args = &args[i],
-                                .step = step,
-                                .end = args[i].w->n,
-                                .scratch = r->scratch,
-                                .scratch_bytes = r->scratch_bytes};
-        j.first[i + 1] = j.first[i] + nib__ceil_div(args[i].w->n, step);
+        parts[i] = nib__part_of(r, row, &args[i], step, args[i].w->n);
+        first[i + 1] = first[i] + nib__ceil_div(args[i].w->n, step);
         least = nib__min(least, step);
     }
-    nib__share_outputs(r->engine->pool, j.first[count], least, m, job_joined, &j);
+    nib__share_outputs(r->engine->pool, first[count], least, m, nib__job_parts, &all);
     return NIB_OK;
 }
 
 static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const nib_config *c = &r->net->config;
-    const nib_attn args = {.q = values(r, node, node->from),
-                           .out = values(r, node, node->to),
+    const nib_attn args = {.q = nib__node_values(r, node, node->from),
+                           .out = nib__node_values(r, node, node->to),
                            .ldq = r->ops.ld[node->from],
                            .ldo = r->ops.ld[node->to],
                            .m = m,
@@ -205,13 +207,12 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
                            .cap = (float)node->of->cap,
                            .window = node->of->window};
     if (node->row->gpu != NULL)
-        return run_on_gpu(r, node->row, &args, err);
-    row_part p = {
-        .row = node->row, .args = &args, .scratch = r->scratch, .scratch_bytes = r->scratch_bytes};
+        return nib__run_on_gpu(r, node->row, &args, err);
+    nib_part p = nib__part_of(r, node->row, &args, 0, m * c->heads);
     /* heads that share keys stay in one part */
     const int64_t group = c->heads / c->kv_heads;
-    const int64_t grain = nib__round_up(grain_for(r, m * c->heads), group);
-    nib__pool_run(r->engine->pool, m * c->heads, grain, true, job_part, &p);
+    const int64_t grain = nib__round_up(nib__grain_for(r, m * c->heads), group);
+    nib__pool_run(r->engine->pool, m * c->heads, grain, true, nib__job_part, &p);
     return NIB_OK;
 }
 
@@ -221,9 +222,9 @@ static nib_status run_embed(nib_runner *r, const nib_node *node, int64_t m, nib_
     const nib_embed args = {.table = &table->w,
                             .packed = nib__weight_packed(table, node->row),
                             .ids = r->sides[node->side].ids,
-                            .out = values(r, node, node->to),
+                            .out = nib__node_values(r, node, node->to),
                             .m = m};
-    NIB_TRY(run_rows(r, node->row, &args, m, err));
+    NIB_TRY(nib__run_rows(r, node->row, &args, m, err));
     /* Looking up a row also maps the pages around it into this process. */
     r->looked_up += node->side == NIB_SIDE_CPU ? m : 0;
     if (r->looked_up >= NIB_CHUNK) {
@@ -235,8 +236,8 @@ static nib_status run_embed(nib_runner *r, const nib_node *node, int64_t m, nib_
 
 static nib_norm norm_of(const nib_runner *r, const nib_node *node, int to, int64_t m)
 {
-    return (nib_norm){.x = values(r, node, node->from),
-                      .out = values(r, node, to),
+    return (nib_norm){.x = nib__node_values(r, node, node->from),
+                      .out = nib__node_values(r, node, to),
                       .weight = node->weight,
                       .rows = m * node->rows_per_token,
                       .width = node->width,
@@ -251,7 +252,7 @@ static nib_norm norm_of(const nib_runner *r, const nib_node *node, int to, int64
 static nib_status run_norm(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const nib_norm args = norm_of(r, node, node->to, m);
-    return run_rows(r, node->row, &args, args.rows, err);
+    return nib__run_rows(r, node->row, &args, args.rows, err);
 }
 
 nib_status nib__runner_hidden(nib_runner *r, const nib_node *norm, int64_t first, int64_t count,
@@ -261,7 +262,7 @@ nib_status nib__runner_hidden(nib_runner *r, const nib_node *norm, int64_t first
     args.x += first * args.ldx;
     args.out = out;
     args.ldo = norm->width;
-    return run_rows(r, nib__plan_operation(r->plan, NIB_OP_NORM)->row, &args, count, err);
+    return nib__run_rows(r, nib__plan_operation(r->plan, NIB_OP_NORM)->row, &args, count, err);
 }
 
 static nib_status run_norm_quant(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
@@ -269,13 +270,13 @@ static nib_status run_norm_quant(nib_runner *r, const nib_node *node, int64_t m,
     nib_norm_quant args = {.norm = norm_of(r, node, node->other, m), .quant = quant_of(r, node, m)};
     if (r->observer.see == NULL)
         args.norm.out = NULL;
-    return run_rows(r, nib__use_at(node->uses, m)->normed, &args, m, err);
+    return nib__run_rows(r, nib__use_at(node->uses, m)->normed, &args, m, err);
 }
 
 static nib_rope rope_of(const nib_runner *r, const nib_node *node, int of, int64_t heads, int64_t m)
 {
     const nib_config *c = &r->net->config;
-    return (nib_rope){.x = values(r, node, of),
+    return (nib_rope){.x = nib__node_values(r, node, of),
                       .position = r->sides[node->side].positions,
                       .cos_sin =
                           r->sides[node->side].rope + (uint64_t)node->of->table * r->rope_size,
@@ -290,13 +291,13 @@ static nib_rope rope_of(const nib_runner *r, const nib_node *node, int of, int64
 static nib_status run_rope(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const nib_rope args = rope_of(r, node, node->to, node->width, m);
-    return run_rows(r, node->row, &args, m, err);
+    return nib__run_rows(r, node->row, &args, m, err);
 }
 
 static nib_store_kv store_of(const nib_runner *r, const nib_node *node, int64_t m)
 {
-    return (nib_store_kv){.k = values(r, node, node->from),
-                          .v = values(r, node, node->other),
+    return (nib_store_kv){.k = nib__node_values(r, node, node->from),
+                          .v = nib__node_values(r, node, node->other),
                           .ld = r->ops.ld[node->from],
                           .m = m,
                           .sequence = r->sides[node->side].sequences,
@@ -307,7 +308,7 @@ static nib_store_kv store_of(const nib_runner *r, const nib_node *node, int64_t 
 static nib_status run_store_kv(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const nib_store_kv args = store_of(r, node, m);
-    return run_rows(r, node->row, &args, m, err);
+    return nib__run_rows(r, node->row, &args, m, err);
 }
 
 static nib_status run_rope_copy(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
@@ -316,57 +317,57 @@ static nib_status run_rope_copy(nib_runner *r, const nib_node *node, int64_t m, 
     const nib_rope_store_kv args = {.q = rope_of(r, node, node->to, c->heads, m),
                                     .k = rope_of(r, node, node->from, c->kv_heads, m),
                                     .store = store_of(r, node, m)};
-    return run_rows(r, node->row, &args, m, err);
+    return nib__run_rows(r, node->row, &args, m, err);
 }
 
 static nib_status run_swiglu(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const bool gated = node->of->in[1] >= 0;
-    const nib_swiglu args = {.gate = values(r, node, node->from),
-                             .up = gated ? values(r, node, node->other) : NULL,
+    const nib_swiglu args = {.gate = nib__node_values(r, node, node->from),
+                             .up = gated ? nib__node_values(r, node, node->other) : NULL,
                              .activation = node->of->activation,
-                             .out = values(r, node, node->to),
+                             .out = nib__node_values(r, node, node->to),
                              .m = m,
                              .width = node->width,
                              .ld = r->ops.ld[node->from],
                              .ldo = r->ops.ld[node->to]};
-    return run_rows(r, node->row, &args, m, err);
+    return nib__run_rows(r, node->row, &args, m, err);
 }
 
 static nib_status run_add(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
-    const nib_add args = {.x = values(r, node, node->from),
-                          .y = values(r, node, node->to),
+    const nib_add args = {.x = nib__node_values(r, node, node->from),
+                          .y = nib__node_values(r, node, node->to),
                           .m = m,
                           .width = node->width,
                           .ldx = r->ops.ld[node->from],
                           .ldy = r->ops.ld[node->to]};
-    return run_rows(r, node->row, &args, m, err);
+    return nib__run_rows(r, node->row, &args, m, err);
 }
 
 static nib_status run_scale(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
-    const nib_scale args = {.x = values(r, node, node->from),
-                            .out = values(r, node, node->to),
+    const nib_scale args = {.x = nib__node_values(r, node, node->from),
+                            .out = nib__node_values(r, node, node->to),
                             .m = m,
                             .width = node->width,
                             .ldx = r->ops.ld[node->from],
                             .ldo = r->ops.ld[node->to],
                             .scale = (float)node->of->scale,
                             .cap = (float)node->of->cap};
-    return run_rows(r, node->row, &args, m, err);
+    return nib__run_rows(r, node->row, &args, m, err);
 }
 
 static nib_status run_gather(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
-    const nib_gather args = {.x = values(r, node, node->from),
-                             .out = values(r, node, node->to),
+    const nib_gather args = {.x = nib__node_values(r, node, node->from),
+                             .out = nib__node_values(r, node, node->to),
                              .order = node->order,
                              .m = m,
                              .width = node->width,
                              .ldx = r->ops.ld[node->from],
                              .ldo = r->ops.ld[node->to]};
-    return run_rows(r, node->row, &args, m, err);
+    return nib__run_rows(r, node->row, &args, m, err);
 }
 
 /* Copies the f32 rows of a buffer from the other side. */
@@ -378,7 +379,7 @@ static nib_status run_move(nib_runner *r, const nib_node *node, int64_t m, nib_e
                                       : nib__gpu_read(r->gpu, cpu, gpu, bytes, err);
 }
 
-static nib_status run_linear(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+static nib_status run_products(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     return nib__runner_products(r, node, 1, m, err);
 }
@@ -398,7 +399,11 @@ static nib_status (*const runs[NIB_OP_COUNT])(nib_runner *, const nib_node *, in
     [NIB_OP_GATHER] = run_gather,
     [NIB_OP_ATTN] = run_attn,
     [NIB_OP_QUANT] = run_quant,
-    [NIB_OP_LINEAR] = run_linear,
+    [NIB_OP_LINEAR] = run_products,
+    [NIB_OP_LINEAR_EXPERTS] = run_products,
+    [NIB_OP_ROUTE] = nib__run_route,
+    [NIB_OP_DISPATCH] = nib__run_dispatch,
+    [NIB_OP_COMBINE] = nib__run_combine,
     [NIB_OP_MOVE] = run_move,
 };
 

@@ -17,6 +17,7 @@ typedef struct nib_layer {
     const char *name; /* module name, without .weight */
     nib_role role;
     int64_t n, k;
+    int64_t experts, top_k; /* one of `experts`, of which a token chooses top_k; 0 or 1: none */
     nib_scheme stored; /* as in the checkpoint */
     nib_scheme asked;  /* after the recipe; equal to stored if the recipe keeps it */
     nib_act act;       /* activations unless a recipe says otherwise: nib__weight_act */
@@ -109,6 +110,12 @@ typedef struct nib_assignment {
     double predicted_bf16_token_s, predicted_bf16_prefill_s; /* the same layers unquantized */
     double weights; /* multiplied per token: policy.weights */
 } nib_assignment;
+
+/* The share of tokens that choose a layer's expert if all are chosen equally often; else 1. */
+NIB_INLINE double nib__layer_share(const nib_layer *layer)
+{
+    return layer->experts > 1 ? (double)layer->top_k / (double)layer->experts : 1;
+}
 
 /* Whether two consecutive layers of the plan multiply the same quantized form of an input that they
  * share. Then it is made once. */

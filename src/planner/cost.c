@@ -284,19 +284,25 @@ void nib__variant_price(nib_variant *variant, const nib_layer *layer, const nib_
     }
 }
 
+/* Seconds for m tokens. An expert has its share of them, if tokens choose experts evenly and
+ * independently: it is left out with probability (1 - share)^m. */
 double nib__variant_seconds(const nib_variant *variant, const nib_layer *layer,
                             const nib_policy *policy, int64_t m)
 {
+    const double share = nib__layer_share(layer);
+    const double chosen = share < 1 ? 1 - pow(1 - share, (double)m) : 1;
     double sum = 0;
     if (!variant->runs)
         return NAN;
+    if (share < 1)
+        m = nib__max(1, (int64_t)((double)m * share / chosen + 0.5));
     for (int i = 0; i < variant->use_count; i++) {
         const nib_use *use = &variant->uses[i];
         const bool in_range = m >= use->m_min && (use->m_max == 0 || m <= use->m_max);
         if (policy->training || in_range)
             sum += use_seconds(variant, use, layer, policy, m);
     }
-    return sum;
+    return sum * chosen;
 }
 
 double nib__bf16_seconds(const nib_layer *layer, const nib_machine *machine,

@@ -102,6 +102,8 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .role = s->role,
                          .n = s->n,
                          .k = s->k,
+                         .experts = s->experts,
+                         .top_k = s->top_k,
                          .stored = s->stored,
                          .asked = choice.keep ? choose_kept_scheme(s, &choice) : choice.scheme,
                          .act = s->act,

@@ -266,6 +266,7 @@ void nib__plan_notes(nib_assignment *out, const nib_policy *policy, const nib_pl
                              "%s is faster than its cautious rates: `nibble devices %s "
                              "--measure` times its kernels, and later plans predict from the times",
                              m->name, m->name);
+    nib__plan_note_experts(out, policy);
     note_tuned(out);
     note_slower(out, policy, totals);
     note_dot4(out, policy);

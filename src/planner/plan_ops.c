@@ -10,8 +10,9 @@
 #include <math.h>
 #include <stdio.h>
 
-static const nib_op of_inference[] = {NIB_OP_NORM,   NIB_OP_ROPE, NIB_OP_ATTN,   NIB_OP_STORE_KV,
-                                      NIB_OP_SWIGLU, NIB_OP_ADD,  NIB_OP_GATHER, NIB_OP_SCALE};
+static const nib_op of_inference[] = {
+    NIB_OP_NORM,   NIB_OP_ROPE,  NIB_OP_ATTN,  NIB_OP_STORE_KV, NIB_OP_SWIGLU, NIB_OP_ADD,
+    NIB_OP_GATHER, NIB_OP_SCALE, NIB_OP_ROUTE, NIB_OP_DISPATCH, NIB_OP_COMBINE};
 
 /* Operations of a training step, which run on the CPU. */
 static const nib_op of_training[] = {
@@ -32,9 +33,11 @@ const char *nib__plan_operation_name(size_t i)
 static bool is_used(const nib_assignment *plan, nib_op op)
 {
     const nib_graph *g = plan->graph;
-    bool used = op != NIB_OP_SCALE && op != NIB_OP_SCALE_DX;
+    const nib_op forward = op == NIB_OP_SCALE_DX ? NIB_OP_SCALE : op;
+    bool used = forward != NIB_OP_SCALE && forward != NIB_OP_ROUTE && forward != NIB_OP_DISPATCH &&
+                forward != NIB_OP_COMBINE;
     for (size_t i = 0; g != NULL && !used && i < g->node_count; i++)
-        used = g->nodes[i].op == NIB_OP_SCALE;
+        used = g->nodes[i].op == forward;
     return used;
 }
 
@@ -60,7 +63,8 @@ static int side_of_row(const copy_walk *w, const nib_kernel *row)
 
 static int side_of(const copy_walk *w, const nib_graph_node *node)
 {
-    if (node->op == NIB_OP_LINEAR || node->op == NIB_OP_EMBED) {
+    if (node->op == NIB_OP_LINEAR || node->op == NIB_OP_LINEAR_EXPERTS ||
+        node->op == NIB_OP_EMBED) {
         const size_t site = w->plan->graph->weights[node->weight].index;
         const nib_layer_plan *layer = &w->plan->layers[site];
         return side_of_row(w, layer->use_count > 0 ? layer->uses[0].kernel : NULL);

@@ -377,7 +377,8 @@ static void decide(const planner *p, nib_ledger_layer *line, decision *d)
         d->denied = true;
 }
 
-static void write_uses(planner *p, nib_ledger_layer *line, const nib_variant *variant)
+static void write_uses(planner *p, nib_ledger_layer *line, const nib_variant *variant,
+                       const nib_layer *layer)
 {
     nib_ledger *ledger = &p->out->ledger;
     line->uses = nib__arena_take(&ledger->arena, NIB_USES_MAX, sizeof *line->uses);
@@ -394,7 +395,10 @@ static void write_uses(planner *p, nib_ledger_layer *line, const nib_variant *va
             .kernel = use->kernel->name,
             .quant = use->quant != NULL ? use->quant->name : NULL,
             .device = variant->machine->name,
-            .predicted_us = use->predicted_s * 1e6,
+            .predicted_us = (nib__layer_share(layer) < 1
+                                 ? nib__variant_seconds(variant, layer, p->policy, use->m_min)
+                                 : use->predicted_s) *
+                            1e6,
             .tuned_us = use->tuned_s * 1e6,
         };
         line->bytes = i == 0 || line->bytes < use->bytes ? use->bytes : line->bytes;
@@ -580,7 +584,7 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     const nib_weight weight = nib__layer_weight(layer, &variant->scheme);
     line->bytes = nib__weight_bytes(&weight);
     if (!d.denied)
-        write_uses(p, line, variant);
+        write_uses(p, line, variant, layer);
     advise(p, line, &d);
     add_times(p, &d);
     line->detailed =
@@ -623,9 +627,11 @@ nib_status nib__plan_layers(nib_assignment *out, const nib_layer *layers, size_t
                             const nib_allocator *a, nib_err *err)
 {
     nib_policy copy = *asked;
+    nib_variant_memo memo = {.count = 0};
     const nib_policy *policy = &copy;
     planner p = {.out = out, .machine = machine, .policy = policy, .slowest = SIZE_MAX};
     copy.weights = count_weights(layers, count);
+    copy.memo = &memo;
     NIB_TRY(nib__plan_options_read(&p.options, policy, machine, layers, count, a, err));
     *out = (nib_assignment){.machine = machine,
                             .graph = policy->graph,

@@ -42,6 +42,7 @@ typedef struct nib_policy {
     nib_ac checkpointing; /* training */
     bool declared;        /* not this machine: plan rows that are not built, too */
     double weights;       /* of all layers, which compete for the CPU's caches; 0: unknown */
+    struct nib_variant_memo *memo; /* variants found before in this plan; NULL: none are kept */
 } nib_policy;
 
 NIB_INLINE nib_type nib__policy_cache(const nib_policy *policy)

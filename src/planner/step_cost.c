@@ -42,7 +42,9 @@ static double other_seconds(const step *s)
     for (size_t i = 0; g != NULL && i < g->node_count; i++) {
         const nib_graph_node *node = &g->nodes[i];
         const double columns = node->in[0] >= 0 ? (double)g->values[node->in[0]].columns : 0;
-        const double values = nib__ops[node->op].values * columns;
+        const double widest =
+            node->op == NIB_OP_DISPATCH ? (double)g->values[node->out].columns : columns;
+        const double values = nib__ops[node->op].values * widest;
         const nib_machine *m = machine_of(s, node->op);
         const double rate = m->cache_bytes_per_s > 0 ? m->cache_bytes_per_s : m->bytes_per_s;
         if (values > 0 && (node->op != NIB_OP_NORM || node->layer >= 0))

@@ -326,9 +326,61 @@ static bool find_operands(nib_variant *variant, const nib_layer *layer, const ni
     return true;
 }
 
-void nib__variant_find(nib_variant *variant, const nib_layer *layer, const nib_scheme *scheme,
-                       const nib_machine *machine, const nib_policy *policy,
-                       const nib_kernel *bound)
+/* ---- variants found before: most layers of a model differ only in their names ---- */
+
+static bool same_layer(const nib_layer *a, const nib_layer *b)
+{
+    return a->role == b->role && a->n == b->n && a->k == b->k && a->experts == b->experts &&
+           a->top_k == b->top_k && nib__scheme_equal(&a->stored, &b->stored) &&
+           nib__scheme_equal(&a->asked, &b->asked) && nib__scheme_equal(&a->qat, &b->qat) &&
+           a->act == b->act && a->bias == b->bias && a->bias_form == b->bias_form &&
+           a->scale_type == b->scale_type && a->zero_type == b->zero_type &&
+           a->act_scale_type == b->act_scale_type && a->stored_bytes == b->stored_bytes &&
+           a->plain == b->plain && a->q6_k == b->q6_k && a->ordered == b->ordered &&
+           a->shares_input == b->shares_input && a->hint == b->hint;
+}
+
+static bool same_policy(const nib_policy *a, const nib_policy *b)
+{
+    return a->dtype == b->dtype && a->training == b->training && a->m == b->m &&
+           a->wgrad_with_hp == b->wgrad_with_hp && a->declared == b->declared &&
+           a->without.items == b->without.items && a->without.count == b->without.count &&
+           a->refused == b->refused && a->refused_count == b->refused_count &&
+           a->weights == b->weights;
+}
+
+static bool recall_variant(nib_variant *variant, const nib_layer *layer, const nib_scheme *scheme,
+                           const nib_machine *machine, const nib_policy *policy,
+                           const nib_kernel *bound)
+{
+    const nib_variant_memo *memo = policy->memo;
+    for (int i = 0; memo != NULL && i < memo->count; i++) {
+        const nib_found_variant *f = &memo->found[i];
+        if (f->variant.machine != machine || f->variant.bound != bound ||
+            !nib__scheme_equal(&f->variant.scheme, scheme) || !same_layer(&f->layer, layer) ||
+            !same_policy(&f->policy, policy))
+            continue;
+        *variant = f->variant;
+        return true;
+    }
+    return false;
+}
+
+static void keep_variant(const nib_variant *variant, const nib_layer *layer,
+                         const nib_policy *policy)
+{
+    nib_variant_memo *memo = policy->memo;
+    if (memo == NULL)
+        return;
+    memo->found[memo->next] =
+        (nib_found_variant){.layer = *layer, .policy = *policy, .variant = *variant};
+    memo->next = (memo->next + 1) % NIB_FOUND_VARIANTS;
+    memo->count = memo->count < NIB_FOUND_VARIANTS ? memo->count + 1 : memo->count;
+}
+
+static void find_variant(nib_variant *variant, const nib_layer *layer, const nib_scheme *scheme,
+                         const nib_machine *machine, const nib_policy *policy,
+                         const nib_kernel *bound)
 {
     keyed_rows k = {0};
     *variant = (nib_variant){.scheme = *scheme, .machine = machine, .bound = bound};
@@ -349,6 +401,16 @@ void nib__variant_find(nib_variant *variant, const nib_layer *layer, const nib_s
         return;
     variant->runs = true;
     nib__variant_price(variant, layer, policy);
+}
+
+void nib__variant_find(nib_variant *variant, const nib_layer *layer, const nib_scheme *scheme,
+                       const nib_machine *machine, const nib_policy *policy,
+                       const nib_kernel *bound)
+{
+    if (recall_variant(variant, layer, scheme, machine, policy, bound))
+        return;
+    find_variant(variant, layer, scheme, machine, policy, bound);
+    keep_variant(variant, layer, policy);
 }
 
 nib_variant nib__variant_of(const nib_layer_plan *layer)

@@ -23,6 +23,18 @@ typedef struct nib_variant {
     const char *apart;       /* why quantizing is not fused with the norm; NULL */
 } nib_variant;
 
+/* The latest variants of a plan, see nib_policy.memo. */
+enum { NIB_FOUND_VARIANTS = 24 };
+typedef struct nib_found_variant {
+    nib_layer layer;
+    nib_policy policy;
+    nib_variant variant;
+} nib_found_variant;
+typedef struct nib_variant_memo {
+    nib_found_variant found[NIB_FOUND_VARIANTS];
+    int count, next;
+} nib_variant_memo;
+
 /* bound: the only row allowed for its operation; NULL: any. */
 void nib__variant_find(nib_variant *variant, const nib_layer *layer, const nib_scheme *scheme,
                        const nib_machine *machine, const nib_policy *policy,
@@ -113,6 +125,8 @@ typedef struct nib_plan_totals {
 void nib__plan_whole_steps(nib_assignment *plan, const nib_policy *policy);
 /* Seconds of copies between host and device in a step of m tokens. */
 double nib__plan_moves_seconds(const nib_assignment *plan, const nib_policy *policy, int64_t m);
+/* plan_experts.c: a note on the weights that a mixture reads per step. */
+void nib__plan_note_experts(nib_assignment *plan, const nib_policy *policy);
 void nib__plan_notes(nib_assignment *plan, const nib_policy *policy, const nib_plan_totals *totals);
 /* Fills plan->denied. */
 void nib__plan_say_denied(nib_assignment *plan, const nib_policy *policy);

@@ -16,8 +16,8 @@ enum { TEXT_MAX_BYTES = 512, NAME_MAX_BYTES = 1024, FILE_MAX = 16 << 20, ARENA_M
 
 /* ---- roles ---- */
 
-static const char *const role_names[NIB_ROLE_COUNT] = {"q",  "k",    "v",    "o",     "gate",
-                                                       "up", "down", "head", "embed", "other"};
+static const char *const role_names[NIB_ROLE_COUNT] = {
+    "q", "k", "v", "o", "gate", "up", "down", "router", "head", "embed", "other"};
 
 const char *nib__role_name(nib_role role)
 {
@@ -106,6 +106,12 @@ nib_status nib__recipe_add_tail(nib_recipe *r, nib_err *err)
                                              .keep = true,
                                              .words = "a tied output is kept without +head"},
                                  err));
+    NIB_TRY(nib__recipe_add_rule(r,
+                                 &(nib_rule){.match = NIB_MATCH_ALL,
+                                             .reach = NIB_REACH_ROUTER,
+                                             .keep = true,
+                                             .words = "a router is kept without +router"},
+                                 err));
     return nib__recipe_add_rule(r,
                                 &(nib_rule){.match = NIB_MATCH_ALL,
                                             .reach = NIB_REACH_EMBED,
@@ -124,14 +130,16 @@ static nib_scheme without_activations(nib_scheme s)
     return s;
 }
 
-/* Parses "+head" or "+embed", with or without "-SCHEME". */
+/* Parses "+head", "+embed" or "+router", with or without "-SCHEME". */
 static nib_status add_extra(nib_recipe *r, const char *part, size_t size, const nib_scheme *own,
                             unsigned seen, unsigned *reach, nib_err *err)
 {
     static const struct {
         const char *word;
         unsigned reach;
-    } extras[] = {{"head", NIB_REACH_HEAD | NIB_REACH_TIED}, {"embed", NIB_REACH_EMBED}};
+    } extras[] = {{"head", NIB_REACH_HEAD | NIB_REACH_TIED},
+                  {"embed", NIB_REACH_EMBED},
+                  {"router", NIB_REACH_ROUTER}};
     for (size_t i = 0; i < COUNT(extras); i++) {
         const size_t length = strlen(extras[i].word);
         if (size < length || memcmp(part, extras[i].word, length) != 0 ||
@@ -149,8 +157,8 @@ static nib_status add_extra(nib_recipe *r, const char *part, size_t size, const 
     }
     char shown[64];
     return nib__fail(err, NIB_USAGE,
-                     "recipe \"%s\": +%s is unknown; only +head and +embed can be added", r->text,
-                     nib__escape_name(shown, sizeof shown, part, size));
+                     "recipe \"%s\": +%s is unknown; +head, +embed and +router can be added",
+                     r->text, nib__escape_name(shown, sizeof shown, part, size));
 }
 
 nib_status nib__recipe_add_named(nib_recipe *r, const char *name, nib_err *err)
@@ -231,6 +239,8 @@ static unsigned reach_of(const nib_recipe_layer *layer)
 {
     if (layer->role == NIB_ROLE_EMBED)
         return NIB_REACH_EMBED;
+    if (layer->role == NIB_ROLE_ROUTER)
+        return NIB_REACH_ROUTER;
     if (layer->role != NIB_ROLE_HEAD)
         return NIB_REACH_BODY;
     return layer->tied ? NIB_REACH_TIED : NIB_REACH_HEAD;

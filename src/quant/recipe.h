@@ -20,8 +20,9 @@ typedef enum nib_role {
     NIB_ROLE_GATE,
     NIB_ROLE_UP,
     NIB_ROLE_DOWN,
-    NIB_ROLE_HEAD,  /* hidden -> vocabulary */
-    NIB_ROLE_EMBED, /* the token table: looked up, not multiplied */
+    NIB_ROLE_ROUTER, /* hidden -> experts */
+    NIB_ROLE_HEAD,   /* hidden -> vocabulary */
+    NIB_ROLE_EMBED,  /* the token table: looked up, not multiplied */
     NIB_ROLE_OTHER,
     NIB_ROLE_COUNT
 } nib_role;

@@ -15,8 +15,9 @@ enum {
     NIB_REACH_HEAD = 1 << 1, /* the output layer, a tensor of its own */
     NIB_REACH_TIED = 1 << 2, /* the output layer, tied to the embedding */
     NIB_REACH_EMBED = 1 << 3,
+    NIB_REACH_ROUTER = 1 << 4, /* chooses experts */
     NIB_REACH_LINEAR = NIB_REACH_BODY | NIB_REACH_HEAD,
-    NIB_REACH_ANY = NIB_REACH_LINEAR | NIB_REACH_TIED | NIB_REACH_EMBED,
+    NIB_REACH_ANY = NIB_REACH_LINEAR | NIB_REACH_TIED | NIB_REACH_EMBED | NIB_REACH_ROUTER,
 };
 
 /* What a rule compares with each spelling of a layer (Hugging Face's and Meta's). */
@@ -32,8 +33,8 @@ typedef enum nib_match {
 typedef struct nib_rule {
     nib_match match;
     unsigned reach;
-    /* text has no wildcards. Other patterns reach an embedding or a tied output only if they match
-     * no linear layer. */
+    /* text has no wildcards. Other patterns reach an embedding, a router or a tied output only if
+     * they match no other linear layer. */
     bool exact;
     const char *text;       /* the pattern or substring; NONE_OF: which list */
     nib_pattern *pattern;   /* NULL for ALL and SUBSTRING */

@@ -20,7 +20,7 @@
 #include "check_programs.h"
 #include "check_quant_w.h"
 #include "check_sample.h"
-#include "check_token.h"
+#include "check_experts.h"
 #include "check_train.h"
 
 #include "machine.h"

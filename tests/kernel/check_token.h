@@ -651,46 +651,4 @@ static bool check_attn_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
     return check_results(v, &m, row, want, got, parts, "item by item");
 }
 
-/* ---- all of a row's cases ---- */
-
-typedef bool (*token_check)(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
-                            int64_t width, value_class class, rng *r);
-
-static token_check token_check_of(nib_op op)
-{
-    switch (op) {
-    case NIB_OP_NORM: return check_norm;
-    case NIB_OP_SWIGLU: return check_swiglu;
-    case NIB_OP_SCALE: return check_scale;
-    case NIB_OP_ADD: return check_add;
-    case NIB_OP_GATHER: return check_gather;
-    case NIB_OP_ROPE: return check_rope;
-    case NIB_OP_EMBED: return check_embed;
-    case NIB_OP_STORE_KV: return check_store;
-    case NIB_OP_ROPE_COPY: return check_rope_copy;
-    case NIB_OP_ATTN: return check_attn;
-    case NIB_OP_ATTN_DX: return check_attn_dx;
-    default: return NULL;
-    }
-}
-
-static bool check_tokens(verdict *v, const nib_kernel *row, const nib_kernel *ref,
-                         token_check check, uint64_t seed)
-{
-    rng r = {seed};
-    for (size_t i = 0; i < 3 * COUNT(widths); i++) {
-        const int64_t rows = token_counts[i % COUNT(token_counts)],
-                      width = widths[i % COUNT(widths)];
-        const value_class class = i % 2 == 0 ? VALUES_RANDOM : (value_class)below(&r, VALUES_COUNT);
-        if (!check(v, row, ref, rows, width, class, &r)) {
-            char text[sizeof v->text];
-            snprintf(text, sizeof text, "%s", v->text);
-            return broken(v, "%.300s (%" PRId64 " tokens of width %" PRId64 ", %s values)", text,
-                          rows, width, class_names[class]);
-        }
-        v->cases++;
-    }
-    return true;
-}
-
 #endif

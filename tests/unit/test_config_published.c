@@ -66,6 +66,17 @@
     "\"factor\":16.0,\"llama_4_scaling_beta\":0.1,\"mscale\":1.0,\"mscale_all_dim\":1.0,"          \
     "\"original_max_position_embeddings\":16384,\"rope_theta\":1000000.0,\"rope_type\":\"yarn\","  \
     "\"type\":\"yarn\"}"
+#define QWEN3_MOE                                                                                  \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"decoder_sparse_step\":1,\"head_dim\":"   \
+    "128,"                                                                                         \
+    "\"hidden_act\":\"silu\",\"mlp_only_layers\":[],\"norm_topk_prob\":true,\"num_experts\":128,"  \
+    "\"num_experts_per_tok\":8,\"output_router_logits\":false,\"rms_norm_eps\":1e-06,"             \
+    "\"rope_scaling\":null,\"router_aux_loss_coef\":0.001,\"sliding_window\":null,"                \
+    "\"use_sliding_window\":false,\"tie_word_embeddings\":false"
+#define MIXTRAL                                                                                    \
+    "\"attention_dropout\":0.0,\"hidden_act\":\"silu\",\"num_experts_per_tok\":2,"                 \
+    "\"num_local_experts\":8,\"output_router_logits\":false,\"rms_norm_eps\":1e-05,"               \
+    "\"rope_theta\":1000000.0,\"sliding_window\":null,\"tie_word_embeddings\":false"
 #define UNTIED ",\"tie_word_embeddings\":false"
 #define TIED ",\"tie_word_embeddings\":true"
 
@@ -173,6 +184,18 @@ static const published models[] = {
      262144, 8.489, 0, 0, MINISTRAL3 UNTIED},
     {"the text part of Ministral-3-14B", "ministral3", "Ministral3", 5120, 16384, 40, 32, 8, 131072,
      262144, 13.506, 0, 0, MINISTRAL3 UNTIED},
+    {"Qwen3-30B-A3B", "qwen3_moe", "Qwen3Moe", 2048, 6144, 48, 32, 4, 151936, 40960, 30.532, 0, 0,
+     QWEN3_MOE ",\"max_window_layers\":48,\"moe_intermediate_size\":768,\"rope_theta\":1000000.0"},
+    {"Qwen3-Coder-30B-A3B-Instruct", "qwen3_moe", "Qwen3Moe", 2048, 5472, 48, 32, 4, 151936, 262144,
+     30.532, 0, 0,
+     QWEN3_MOE ",\"max_window_layers\":28,\"moe_intermediate_size\":768,\"rope_theta\":10000000"},
+    {"Qwen3-235B-A22B", "qwen3_moe", "Qwen3Moe", 4096, 12288, 94, 64, 4, 151936, 40960, 235.093, 0,
+     0,
+     QWEN3_MOE ",\"max_window_layers\":94,\"moe_intermediate_size\":1536,\"rope_theta\":1000000.0"},
+    {"Mixtral-8x7B-v0.1", "mixtral", "Mixtral", 4096, 14336, 32, 32, 8, 32000, 32768, 46.703, 0, 0,
+     MIXTRAL ",\"router_aux_loss_coef\":0.02"},
+    {"Mixtral-8x22B-v0.1", "mixtral", "Mixtral", 6144, 16384, 56, 48, 8, 32000, 65536, 140.620, 0,
+     0, MIXTRAL ",\"router_aux_loss_coef\":0.001,\"router_jitter_noise\":0.0"},
 };
 
 static void write_config(char *out, size_t size, const published *m)

@@ -24,7 +24,8 @@ static const char *const families[] = {
     "smollm3",  "olmo2",     "exaone4",      "mistral_window", "exaone4_window", "granite",
     "gemma",    "gemma2",    "gemma3",       "cohere",         "cohere2",        "starcoder2",
     "stablelm", "ministral", "ministral3",   "llama_yarn",     "phi3",           "phi3_longrope",
-    "glm",      "glm4",      "cohere_norms", "stablelm_norms"};
+    "glm",      "glm4",      "cohere_norms", "stablelm_norms", "qwen3_moe",      "qwen3_moe_plain",
+    "mixtral"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {

@@ -240,7 +240,8 @@ static void a_cpu_plan_has_every_operation_and_no_note(void **state)
     (void)state;
     nib_assignment plan = plan_of(&host, &(asked){0});
     assert_int_equal(plan.ledger.layer_count, LAYERS);
-    for (size_t i = 0; nib__plan_operation_name(i) != NULL; i++)
+    assert_true(plan.op_count > 7); /* a Llama has no experts and scales nothing */
+    for (int i = 0; i < plan.op_count; i++)
         assert_true(plan.ops[i].row != NULL && plan.ops[i].machine == &host);
     assert_int_equal(plan.denied.status, NIB_OK);
     nib__assignment_free(&plan);

@@ -193,6 +193,17 @@ static void test_schemes(void **state)
     assert_int_equal(failures, 0);
 }
 
+/* A tiny mixture of experts: 3 of 9 chosen, so that batches of 7 and 32 share experts. */
+static void test_experts(void **state)
+{
+    (void)state;
+    failures = 0;
+    for (size_t i = 0; i < COUNT(schemes); i++)
+        check_scheme("tests/golden/models/qwen3_moe", schemes[i].recipe, schemes[i].dtype, NULL);
+    check_scheme("tests/golden/models/mixtral", NULL, "f32", NULL);
+    assert_int_equal(failures, 0);
+}
+
 /* KV caches of another type than the activations. */
 static void test_caches(void **state)
 {
@@ -335,6 +346,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schemes),
+        cmocka_unit_test(test_experts),
         cmocka_unit_test(test_caches),
         cmocka_unit_test(test_gguf),
         cmocka_unit_test(test_long),

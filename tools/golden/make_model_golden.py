@@ -768,6 +768,103 @@ FAMILIES = {
         },
         "lengths": [40, 31],
     },
+    # a layer without experts, and weights divided by their sum
+    "qwen3_moe": {
+        "type": torch.bfloat16,
+        "config": {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "attention_bias": False,
+            "decoder_sparse_step": 1,
+            "hidden_size": 64,
+            "head_dim": 24,
+            "intermediate_size": 84,
+            "moe_intermediate_size": 36,
+            "mlp_only_layers": [1],
+            "norm_topk_prob": True,
+            "num_experts": 9,
+            "num_experts_per_tok": 3,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "hidden_act": "silu",
+            "vocab_size": 230,
+            "max_position_embeddings": 512,
+            "max_window_layers": 3,
+            "output_router_logits": False,
+            "router_aux_loss_coef": 0.001,
+            "rms_norm_eps": 1e-6,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "rope_scaling": None,
+            "rope_theta": 1000000.0,
+            "sliding_window": None,
+            "use_sliding_window": False,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+        },
+        "lengths": [40, 33],
+    },
+    # weights as the softmax gives them
+    "qwen3_moe_plain": {
+        "type": torch.bfloat16,
+        "config": {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "attention_bias": False,
+            "decoder_sparse_step": 2,
+            "hidden_size": 64,
+            "head_dim": 16,
+            "intermediate_size": 84,
+            "moe_intermediate_size": 44,
+            "mlp_only_layers": [],
+            "norm_topk_prob": False,
+            "num_experts": 20,
+            "num_experts_per_tok": 2,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "hidden_act": "silu",
+            "vocab_size": 170,
+            "max_position_embeddings": 512,
+            "rms_norm_eps": 1e-6,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+            "sliding_window": 12,
+            "use_sliding_window": True,
+            "tie_word_embeddings": True,
+            "dtype": "bfloat16",
+        },
+        "lengths": [40, 19],
+    },
+    "mixtral": {
+        "type": torch.bfloat16,
+        "config": {
+            "architectures": ["MixtralForCausalLM"],
+            "model_type": "mixtral",
+            "hidden_size": 64,
+            "intermediate_size": 52,
+            "num_experts_per_tok": 2,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_local_experts": 4,
+            "hidden_act": "silu",
+            "vocab_size": 150,
+            "max_position_embeddings": 512,
+            "rms_norm_eps": 1e-5,
+            "router_aux_loss_coef": 0.02,
+            "output_router_logits": False,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "rope_theta": 1000000.0,
+            "sliding_window": None,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+        },
+        "lengths": [40, 21],
+    },
 }
 
 
@@ -779,8 +876,32 @@ def fill(name, shape, generator, offset):
         return offset + 0.25 * noise
     if "embed_tokens" in name:
         return 0.35 * noise
-    gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "lm_head")) else 1.0
+    gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "lm_head", "mlp.gate.")) else 1.0
     return noise * gain / shape[-1] ** 0.5
+
+
+# Experts that transformers keeps in one tensor, [experts][n][k], are stored one by one, as they are published.
+EXPERTS = {
+    "qwen3_moe": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
+    "mixtral": ("block_sparse_moe.experts.", "w1", "w3", "w2"),
+}
+
+
+def published(model_type, name, value):
+    """The tensors of a checkpoint for one parameter: (name, value) pairs."""
+    if model_type not in EXPERTS:
+        return [(name, value)]
+    prefix, gate, up, down = EXPERTS[model_type]
+    layer, _, part = name.partition(".mlp.")
+    if part == "experts.gate_up_proj":
+        half = value.shape[1] // 2
+        return [(f"{layer}.{prefix}{e}.{which}.weight", value[e][rows].contiguous())
+                for e in range(len(value)) for which, rows in ((gate, slice(half)), (up, slice(half, None)))]
+    if part == "experts.down_proj":
+        return [(f"{layer}.{prefix}{e}.{down}.weight", value[e].contiguous()) for e in range(len(value))]
+    if part and model_type == "mixtral":
+        return [(f"{layer}.block_sparse_moe.{part}", value)]
+    return [(name, value)]
 
 
 def kept(length):
@@ -800,7 +921,7 @@ def make(directory, family, what):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             value = fill(name, parameter.shape, generator, what.get("norm", 1)).to(what["type"])
-            stored[name] = value
+            stored.update(published(what["config"]["model_type"], name, value))
             parameter.copy_(value.to(torch.float32))
     assert ("lm_head.weight" in stored) != what["config"].get("tie_word_embeddings", what.get("tied"))
     made = (f"torch {torch.__version__}, transformers {transformers.__version__}, safetensors "

@@ -14,12 +14,13 @@
 typedef struct nib_family_key {
     const char *key;  /* NULL ends the list */
     const char *gguf; /* its name in GGUF, after "ARCH."; NULL: none */
-    size_t at;        /* offset of a double or bool in nib_config */
+    size_t at;        /* offset of a double, bool or int64_t in nib_config */
     enum {
         NIB_OWN_AS_IS,
         NIB_OWN_INVERSE,
         NIB_OWN_INVERSE_ROOT,
         NIB_OWN_FLAG,
+        NIB_OWN_COUNT,   /* an int64_t */
         NIB_OWN_CHECKED, /* only checked against least and most, not stored */
         NIB_OWN_TEXT     /* only checked against text, not stored */
     } is;
@@ -36,6 +37,11 @@ typedef struct nib_family_key {
 typedef enum nib_eps_key { NIB_EPS_RMS, NIB_EPS_LAYER, NIB_EPS_NORM, NIB_EPS_KEYS } nib_eps_key;
 extern const char *const nib__eps_keys[NIB_EPS_KEYS];
 
+/* The modules of a mixture, after "model.layers.N."; %d is the expert. */
+typedef struct nib_expert_names {
+    const char *router, *gate, *up, *down;
+} nib_expert_names;
+
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */
     const char *class_name; /* class in transformers */
@@ -51,6 +57,7 @@ typedef struct nib_family_row {
                                     swish */
     bool newer_act;              /* hidden_activation takes precedence over hidden_act */
     const nib_family_key *keys;
+    const nib_expert_names *experts; /* NULL: no mixture */
     unsigned fused;  /* weights that its checkpoints store fused, or split: fused.h */
     nib_eps_key eps; /* its name in config.json */
     enum {
@@ -71,6 +78,7 @@ typedef struct nib_family_row {
     enum {
         NIB_WINDOW_IGNORED,   /* ignores sliding_window */
         NIB_WINDOW_IF_USED,   /* if use_sliding_window is true: from layer max_window_layers on */
+        NIB_WINDOW_ALL_IF_USED, /* if use_sliding_window is true: all layers */
         NIB_WINDOW_UNROTATED, /* if use_sliding_window is true: layers without RoPE */
         NIB_WINDOW_ALWAYS,    /* all layers, if sliding_window is given */
         NIB_WINDOW_PATTERN    /* all layers but every `pattern`-th */
@@ -134,6 +142,9 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
 int nib__block_add(nib_build *b, const nib_config *c, int x, int branch);
 /* Emits down(silu(gate(x)) * up(x)), or with the family's activation. */
 int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x);
+/* Emits a mixture of experts over x, each a gated MLP of the width c->moe.ffn, or in layers without
+ * one a gated MLP. */
+int nib__block_experts(nib_build *b, const nib_config *c, int64_t layer, int x);
 /* Emits down(activation(up(x))), with the family's names for both weights. */
 int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x, const char *up,
                          const char *down);
@@ -151,6 +162,6 @@ extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_
     nib__family_granite, nib__family_gemma, nib__family_gemma2, nib__family_gemma3,
     nib__family_cohere, nib__family_cohere2, nib__family_starcoder2, nib__family_stablelm,
     nib__family_ministral, nib__family_ministral3, nib__family_phi3, nib__family_glm,
-    nib__family_glm4;
+    nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral;
 
 #endif

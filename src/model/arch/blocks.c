@@ -90,6 +90,41 @@ int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
     return linear(b, h, NIB_ROLE_DOWN, layer, "mlp.down_proj", width, ffn, bias);
 }
 
+/* How a layer's router chooses. */
+static nib_routing routing_of(const nib_config *c)
+{
+    return (nib_routing){.experts = c->moe.experts,
+                         .top_k = c->moe.top_k,
+                         .score = NIB_SCORE_SOFTMAX,
+                         .groups = 1,
+                         .top_groups = 1,
+                         .normalize = c->moe.normalize,
+                         .scale = 1.0f};
+}
+
+int nib__block_experts(nib_build *b, const nib_config *c, int64_t layer, int x)
+{
+    enum { GATE, UP, DOWN, PARTS };
+    const nib_expert_names *names = nib__family_of(c)->experts;
+    const int64_t width = c->width, ffn = c->moe.ffn;
+    if (!nib__config_has_experts(c, layer))
+        return nib__block_gated_mlp(b, c, layer, x);
+    const nib_routing rule = routing_of(c), *routing = nib__build_routing(b, &rule);
+    const nib_expert_part parts[PARTS] = {[GATE] = {NIB_ROLE_GATE, names->gate, ffn, width, false},
+                                          [UP] = {NIB_ROLE_UP, names->up, ffn, width, false},
+                                          [DOWN] = {NIB_ROLE_DOWN, names->down, width, ffn, false}};
+    const int logits =
+        linear(b, x, NIB_ROLE_ROUTER, layer, names->router, c->moe.experts, width, false);
+    const int chosen = nib__emit_route(b, logits, NIB_NO_ID, routing);
+    const int first = nib__build_experts(b, layer, routing, parts, PARTS);
+    int rows = nib__emit_dispatch(b, x, chosen, routing);
+    const int gate = nib__emit_linear_experts(b, rows, first + GATE, PARTS, routing);
+    const int up = nib__emit_linear_experts(b, rows, first + UP, PARTS, routing);
+    rows = nib__emit_swiglu(b, nib__family_of(c)->activation, gate, up);
+    rows = nib__emit_linear_experts(b, rows, first + DOWN, PARTS, routing);
+    return nib__emit_combine(b, rows, chosen, routing);
+}
+
 int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x, const char *up,
                          const char *down)
 {

@@ -15,7 +15,7 @@ void nib__build_llama(nib_build *b, const nib_config *c)
         y = nib__block_attention(b, c, layer, y, norm);
         x = nib__block_add(b, c, x, y);
         y = nib__block_norm(b, c, layer, "post_attention_layernorm", x);
-        x = nib__block_add(b, c, x, nib__block_gated_mlp(b, c, layer, y));
+        x = nib__block_add(b, c, x, nib__block_experts(b, c, layer, y));
     }
     nib__block_head(b, c, x);
 }

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Route and combine for avx2; experts_body.h is the code, experts_rows.c the table.
+ */
+#include "x86.h"
+
+#if NIB_BUILT_X86
+#include "experts_rows.h"
+
+#define NIB_EXPERTS(name) nib__experts_##name##__avx2
+#include "experts_body.h"
+#endif

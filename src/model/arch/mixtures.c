@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Mixtures of experts in Llama's order: Qwen3-MoE is Qwen3, and Mixtral is Mistral, with experts in
+ * place of the MLP.
+ */
+#include "arch.h"
+
+#define COUNT_KEY(name, name_gguf, member, default_)                                               \
+    {                                                                                              \
+        .key = name, .gguf = name_gguf, .at = offsetof(nib_config, member), .is = NIB_OWN_COUNT,   \
+        .absent = default_, .least = 1, .most = NIB_EXPERTS_MAX                                    \
+    }
+
+static const nib_expert_names of_qwen = {.router = "mlp.gate",
+                                         .gate = "mlp.experts.%d.gate_proj",
+                                         .up = "mlp.experts.%d.up_proj",
+                                         .down = "mlp.experts.%d.down_proj"};
+
+static const nib_family_key keys_of_qwen3[] = {
+    COUNT_KEY("num_experts", "expert_count", moe.experts, 128),
+    {.key = "num_experts_per_tok",
+     .gguf = "expert_used_count",
+     .at = offsetof(nib_config, moe.top_k),
+     .is = NIB_OWN_COUNT,
+     .absent = 8,
+     .least = 1,
+     .most = NIB_TOP_K_MAX},
+    {.key = "moe_intermediate_size",
+     .gguf = "expert_feed_forward_length",
+     .at = offsetof(nib_config, moe.ffn),
+     .is = NIB_OWN_COUNT,
+     .absent = 768,
+     .least = 1,
+     .most = 1 << 24},
+    COUNT_KEY("decoder_sparse_step", NULL, moe.interval, 1),
+    {.key = "norm_topk_prob",
+     .at = offsetof(nib_config, moe.normalize),
+     .is = NIB_OWN_FLAG,
+     .least = 0,
+     .most = 1},
+    {.key = NULL},
+};
+
+const nib_family_row nib__family_qwen3_moe = {
+    .name = "qwen3_moe",
+    .class_name = "Qwen3MoeForCausalLM",
+    .title = "Qwen3 30B-A3B and 235B-A22B",
+    .head_norms = true,
+    .keys = keys_of_qwen3,
+    .experts = &of_qwen,
+    .window = NIB_WINDOW_ALL_IF_USED,
+    .absent =
+        {.kv_heads = 4, .context = 32768, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},
+    .build = nib__build_llama,
+};
+
+static const nib_expert_names of_mixtral = {.router = "block_sparse_moe.gate",
+                                            .gate = "block_sparse_moe.experts.%d.w1",
+                                            .up = "block_sparse_moe.experts.%d.w3",
+                                            .down = "block_sparse_moe.experts.%d.w2"};
+
+static const nib_family_key keys_of_mixtral[] = {
+    COUNT_KEY("num_local_experts", "expert_count", moe.experts, 8),
+    {.key = "num_experts_per_tok",
+     .gguf = "expert_used_count",
+     .at = offsetof(nib_config, moe.top_k),
+     .is = NIB_OWN_COUNT,
+     .absent = 2,
+     .least = 1,
+     .most = NIB_TOP_K_MAX},
+    {.key = NULL},
+};
+
+/* Every layer is a mixture of MLPs of the usual width, and weights are always normalized. */
+static void complete_mixtral(nib_config *c)
+{
+    c->moe.ffn = c->ffn;
+    c->moe.interval = 1;
+    c->moe.normalize = true;
+}
+
+const nib_family_row nib__family_mixtral = {
+    .name = "mixtral",
+    .class_name = "MixtralForCausalLM",
+    .title = "Mixtral 8x7B and 8x22B",
+    .keys = keys_of_mixtral,
+    .experts = &of_mixtral,
+    .window = NIB_WINDOW_ALWAYS,
+    .absent = {.kv_heads = 8, .context = 131072, .norm_eps = 1e-5, .rope_theta = 1000000},
+    .complete = complete_mixtral,
+    .build = nib__build_llama,
+};
