@@ -240,6 +240,41 @@ void nib__block_free(void *p, uint64_t bytes)
         munmap(p, whole_pages((size_t)bytes));
 }
 
+/* ---- slabs ---- */
+
+enum { SLAB_BYTES = 32 << 20, SLAB_HEAD = 64 };
+
+/* The first SLAB_HEAD bytes of a block; the rest is handed out from the front. */
+struct nib_slab_block {
+    struct nib_slab_block *previous;
+};
+
+void *nib__slab_take(nib_slab *s, uint64_t bytes)
+{
+    const uint64_t size = (bytes + 63) & ~UINT64_C(63);
+    if (s->last == NULL || s->left < size) {
+        struct nib_slab_block *block = nib__block_take(SLAB_BYTES);
+        if (block == NULL)
+            return NULL;
+        block->previous = s->last;
+        s->last = block;
+        s->left = SLAB_BYTES - SLAB_HEAD;
+    }
+    char *at = (char *)s->last + SLAB_BYTES - s->left;
+    s->left -= size;
+    return at;
+}
+
+void nib__slab_free(nib_slab *s)
+{
+    while (s->last != NULL) {
+        struct nib_slab_block *previous = s->last->previous;
+        nib__block_free(s->last, SLAB_BYTES);
+        s->last = previous;
+    }
+    s->left = 0;
+}
+
 /* ---- this process ---- */
 
 uint64_t nib__peak_bytes(void)

@@ -45,6 +45,17 @@ void *nib__arena_settle(nib_arena *arena, const nib_allocator *a, void *list, si
 void *nib__block_take(uint64_t bytes);
 void nib__block_free(void *p, uint64_t bytes);
 
+/* Many smaller allocations from blocks large enough for huge pages, freed together: thousands of
+ * weights that are read in turn would each wait for small pages otherwise. Starts as {0}. */
+typedef struct nib_slab {
+    struct nib_slab_block *last;
+    uint64_t left; /* bytes of the last block */
+} nib_slab;
+enum { NIB_SLAB_MOST = 1 << 21 /* larger allocations have huge pages of their own */ };
+/* Zeroed, aligned to 64 bytes; bytes: at most NIB_SLAB_MOST. NULL: no memory. */
+void *nib__slab_take(nib_slab *slab, uint64_t bytes);
+void nib__slab_free(nib_slab *slab);
+
 /* ---- this process ---- */
 
 /* Peak memory of this process. */

@@ -200,7 +200,8 @@ static double prompt_operations(const nib_session *s)
 {
     double sum = 0.0;
     for (size_t i = 1; i < s->model->net.site_count - 1; i++)
-        sum += 2.0 * (double)s->model->net.sites[i].n * (double)s->model->net.sites[i].k;
+        sum += 2.0 * (double)s->model->net.sites[i].n * (double)s->model->net.sites[i].k *
+               nib__layer_share(s->plan->assignment.layers[i].layer);
     return sum;
 }
 

@@ -31,9 +31,15 @@ static void count_linear(const nib_runner *r, const nib_node *n, double tokens, 
                          nib_op_line *out)
 {
     const nib_weight *w = &r->weights[n->site].w;
-    out->operations = 2 * tokens * (double)w->n * (double)w->k;
-    out->bytes = of.passes * (double)r->weights[n->site].bytes +
-                 tokens * (double)(w->n + w->k) * sizeof(float);
+    const bool has_experts = n->op == NIB_OP_LINEAR_EXPERTS;
+    const double rows = tokens * (has_experts ? (double)n->of->routing->top_k : 1);
+    double read = 1; /* weights that a pass reads; of experts as many as it chooses, if evenly */
+    if (has_experts)
+        read = (double)n->of->routing->experts *
+               (1 - pow(1 - nib__layer_share(n->uses->layer), tokens / of.passes));
+    out->operations = 2 * rows * (double)w->n * (double)w->k;
+    out->bytes = of.passes * read * (double)r->weights[n->site].bytes +
+                 rows * (double)(w->n + w->k) * sizeof(float);
 }
 
 /* Positions that all tokens attend to: for each, itself and those before it, or a window of
@@ -66,7 +72,8 @@ static double row_bytes(const nib_runner *r, const nib_node *n)
 static nib_op_line line_of(const bench *b, const nib_node *n, int64_t m, work of)
 {
     const nib_runner *r = &b->session->runner;
-    const bool is_linear = n->op == NIB_OP_LINEAR, on_device = n->side == NIB_SIDE_GPU;
+    const bool is_linear = n->op == NIB_OP_LINEAR || n->op == NIB_OP_LINEAR_EXPERTS,
+               on_device = n->side == NIB_SIDE_GPU;
     const bool is_last = n->to == NIB_BUFFER_LOGITS; /* the head, and the scaling of logits */
     const double tokens = n->wanted_only || is_last ? of.outputs : of.tokens;
     const nib_machine *machine = on_device ? r->plan->gpu : &b->here;

@@ -16,7 +16,8 @@ const char *nib__layer_kind(const nib_network *net, size_t site)
     case NIB_ROLE_HEAD: return "output";
     case NIB_ROLE_GATE:
     case NIB_ROLE_UP:
-    case NIB_ROLE_DOWN: return "mlp";
+    case NIB_ROLE_DOWN:
+    case NIB_ROLE_ROUTER: return "mlp";
     default: return "attention";
     }
 }

@@ -440,7 +440,7 @@ static nib_status write_sites(writing *w, const nib_assignment *plan, nib_err *e
         nib_staging none = {0};
         if (!nib__engine_progress(w->net->engine, "pack", i, w->net->site_count))
             return nib__fail(err, NIB_CANCELLED, "packing was cancelled");
-        NIB_TRY(nib__weight_load(&loaded, w->net, &plan->layers[i], i, &none, err));
+        NIB_TRY(nib__weight_load(&loaded, w->net, &plan->layers[i], i, &none, NULL, err));
         nib_status status = NIB_OK;
         for (int j = 0; j < loaded.pack_count && status == NIB_OK; j++)
             status = write_pack(w, site, &loaded, &loaded.packs[j], err);

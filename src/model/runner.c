@@ -287,8 +287,8 @@ static nib_status load_weights(nib_runner *r, nib_err *err)
     for (size_t i = 0; i < count; i++) {
         if (!nib__engine_progress(r->engine, "load", i, count))
             return nib__fail(err, NIB_CANCELLED, "loading was cancelled");
-        const nib_status status =
-            nib__weight_load(&r->weights[i], r->net, &r->plan->layers[i], i, &r->staging, err);
+        const nib_status status = nib__weight_load(&r->weights[i], r->net, &r->plan->layers[i], i,
+                                                   &r->staging, &r->slab, err);
         if (status != NIB_OK && r->staging.refused != NULL)
             record_refusal(r, status,
                            (nib_refusal){.what = NIB_REFUSED_ROW, .row = r->staging.refused});
@@ -382,6 +382,7 @@ void nib__runner_close(nib_runner *r)
     const nib_allocator *a = &r->engine->allocator;
     for (size_t i = 0; r->weights && i < r->net->site_count; i++)
         nib__weight_unload(&r->weights[i], a);
+    nib__slab_free(&r->slab);
     if (r->kv.allocator)
         nib__kv_close(&r->kv);
     close_gpu(r);

@@ -54,6 +54,7 @@ typedef struct nib_runner {
     nib_arena arena;
     nib_lowered ops;
     nib_loaded *weights; /* [site_count] */
+    nib_slab slab;       /* holds small ones */
     nib_kv kv;
     nib_gpu *gpu; /* the plan's; NULL: none */
     nib_side sides[NIB_SIDE_COUNT];

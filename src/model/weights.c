@@ -22,6 +22,7 @@ typedef struct loading {
     nib_loaded *out;
     const nib_network *net;
     const nib_layer_plan *plan;
+    nib_slab *slab;  /* of nib__weight_load */
     nib_weight from; /* as stored */
     bool convert;    /* converts from -> out->w through f32 rows */
     nib_quantizer quantizer;
@@ -137,7 +138,9 @@ static nib_status open_packs(loading *l, nib_err *err)
         *pack = (nib_pack){.packing = packing, .bytes = packing->bytes(&out->w)};
         if (l->plan->pack != NULL) /* the device packs it */
             continue;
-        pack->at = nib__block_take(pack->bytes);
+        pack->in_slab = l->slab != NULL && pack->bytes <= NIB_SLAB_MOST;
+        pack->at =
+            pack->in_slab ? nib__slab_take(l->slab, pack->bytes) : nib__block_take(pack->bytes);
         if (!pack->at)
             return nib__fail_memory(err, pack->bytes, "a packed weight");
     }
@@ -477,11 +480,11 @@ static nib_status move_to_gpu(nib_loaded *out, nib_loaded *cpu, nib_staging *sta
 }
 
 nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_layer_plan *plan,
-                            size_t site, nib_staging *staging, nib_err *err)
+                            size_t site, nib_staging *staging, nib_slab *slab, nib_err *err)
 {
     const nib_allocator *a = &net->engine->allocator;
     nib_loaded cpu = {0};
-    loading l = {.out = &cpu, .net = net, .plan = plan};
+    loading l = {.out = &cpu, .net = net, .plan = plan, .slab = out->gpu == NULL ? slab : NULL};
     nib_status status = load_weight(&l, site, err);
     nib__release(a, l.rows);
     if (status == NIB_OK && out->gpu == NULL) {
@@ -506,7 +509,7 @@ void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a)
     for (int i = 0; i < loaded->pack_count; i++)
         if (loaded->gpu != NULL)
             nib__gpu_free(loaded->gpu, loaded->packs[i].at);
-        else if (!loaded->packs[i].mapped)
+        else if (!loaded->packs[i].mapped && !loaded->packs[i].in_slab)
             nib__block_free(loaded->packs[i].at, loaded->packs[i].bytes);
     nib__block_free(loaded->owned, loaded->owned_bytes);
     if (loaded->gpu != NULL) {

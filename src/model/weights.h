@@ -14,6 +14,7 @@ typedef struct nib_pack {
     void *at; /* on the GPU if the weight is */
     uint64_t bytes;
     bool mapped; /* points into a file of packed weights */
+    bool in_slab;
 } nib_pack;
 
 typedef struct nib_loaded {
@@ -44,9 +45,10 @@ nib_status nib__staging_reserve(nib_staging *staging, uint64_t bytes, nib_err *e
 void nib__staging_give(nib_staging *staging);
 
 /* Loads the weight of one site for its planned uses. If they run on the GPU, it goes into the
- * memory reserved there, packed by the GPU or by the CPU. */
+ * memory reserved there, packed by the GPU or by the CPU. Small packed weights come from the slab,
+ * which must outlive them; NULL: none do. */
 nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_layer_plan *plan,
-                            size_t site, nib_staging *staging, nib_err *err);
+                            size_t site, nib_staging *staging, nib_slab *slab, nib_err *err);
 void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a);
 /* The weight in the row's layout; NULL if the row reads the unpacked weight. */
 const void *nib__weight_packed(const nib_loaded *loaded, const nib_kernel *row);
