@@ -5,6 +5,7 @@
  */
 #include "checkpoint_inside.h"
 #include "dialect_table.h"
+#include "experts.h"
 #include "fused.h"
 #include "gguf.h"
 #include "head_norms.h"
@@ -44,6 +45,39 @@ nib_status nib__checkpoint_add_view(nib_checkpoint *cp, const nib_tensor *t, nib
                          "tensor \"%s\" is stored twice, separately and as part of another tensor",
                          nib__escape_string(a, t->name));
     cp->count++;
+    return NIB_OK;
+}
+
+nib_status nib__checkpoint_clear_tensors(nib_checkpoint *cp, size_t count, nib_err *err)
+{
+    cp->tensors = nib__arena_take(&cp->arena, count, sizeof *cp->tensors);
+    cp->count = 0;
+    return cp->tensors != NULL && nib__name_index_init(&cp->by_name, &cp->arena, count)
+               ? NIB_OK
+               : nib__checkpoint_no_memory(err, cp->path);
+}
+
+nib_status nib__checkpoint_clear_metas(nib_checkpoint *cp, size_t count, nib_err *err)
+{
+    cp->metas = nib__arena_take(&cp->arena, count, sizeof *cp->metas);
+    cp->meta_count = 0;
+    return cp->metas != NULL && nib__name_index_init(&cp->by_key, &cp->arena, count)
+               ? NIB_OK
+               : nib__checkpoint_no_memory(err, cp->path);
+}
+
+nib_status nib__checkpoint_add_meta(nib_checkpoint *cp, const nib_meta *meta, const char *key,
+                                    nib_err *err)
+{
+    nib_meta *own = nib__arena_take(&cp->arena, 1, sizeof *own);
+    if (own == NULL)
+        return nib__checkpoint_no_memory(err, cp->path);
+    *own = (nib_meta){nib__arena_copy(&cp->arena, key, strlen(key)), meta->value};
+    if (own->key == NULL)
+        return nib__checkpoint_no_memory(err, cp->path);
+    cp->metas[cp->meta_count] = own;
+    if (nib__name_index_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count) == NULL)
+        cp->meta_count++;
     return NIB_OK;
 }
 
@@ -138,6 +172,8 @@ static nib_status read_config(nib_checkpoint *cp, nib_err *err)
     nib_status status = read_quantization(cp, nib__escape_string(a, path), text, size, err);
     if (status == NIB_OK)
         status = nib__fused_heads(cp, nib__escape_string(a, path), text, size, err);
+    if (status == NIB_OK)
+        status = nib__experts_family(cp, nib__escape_string(a, path), text, size, err);
     if (status == NIB_OK && cp->meta_names)
         status = nib__rotary_find(cp, nib__escape_string(a, path), text, size, err);
     nib__release(&cp->allocator, text);
@@ -202,6 +238,13 @@ static void add_mismatch(nib_checkpoint *cp, const char *first, const char *aske
                                   count, done, asked);
 }
 
+/* Whether a dialect holds unquantized floats. */
+static bool is_plain_dialect(const char *name)
+{
+    return strcmp(name, "safetensors") == 0 || strcmp(name, "meta") == 0 ||
+           strcmp(name, "stacked") == 0;
+}
+
 /* Reports linear layers stored as codes where the config says floats, and vice versa. */
 static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
 {
@@ -221,7 +264,7 @@ static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
         const char *dialect = nib__checkpoint_dialect(cp, module);
         if (dialect == NULL)
             continue;
-        const bool is_plain = strcmp(dialect, "safetensors") == 0;
+        const bool is_plain = is_plain_dialect(dialect);
         if (kept && !is_plain)
             coded_first = coded++ == 0 ? module : coded_first;
         else if (!kept && is_plain && !coding->kept_unknown)
@@ -244,9 +287,7 @@ static void check_method(nib_checkpoint *cp)
         method = "compressed-tensors"; /* older files have another spelling */
     for (size_t i = 0; i < cp->module_count; i++) {
         const char *dialect = nib__checkpoint_dialect(cp, cp->modules[i]);
-        const bool is_plain =
-            dialect == NULL || strcmp(dialect, "safetensors") == 0 || strcmp(dialect, "meta") == 0;
-        if (is_plain || strcmp(dialect, method) == 0)
+        if (dialect == NULL || is_plain_dialect(dialect) || strcmp(dialect, method) == 0)
             continue;
         if (count++ == 0)
             first = cp->modules[i], stored = dialect;
@@ -308,8 +349,8 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     if (cp->path == NULL)
         return nib__checkpoint_no_memory(err, path);
     NIB_TRY(nib__checkpoint_open_path(cp, err));
-    NIB_TRY(nib__experts_split(cp, err));
     NIB_TRY(read_config(cp, err));
+    NIB_TRY(nib__experts_split(cp, err));
     NIB_TRY(nib__fused_split(cp, err));
     NIB_TRY(nib__head_norms_join(cp, err));
     cp->copies = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copies);

@@ -6,7 +6,7 @@
  */
 #include "quantization.h"
 
-#include "fused.h"
+#include "experts.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -652,15 +652,21 @@ static bool name_has_part(const char *module, const char *part)
     return false;
 }
 
-/* For a part of a fused weight, the config may name the whole weight. */
+/* For a part of a fused weight, the config may name the whole weight; for a part of a mixture of
+ * experts, it has the names of its family. */
 static nib_status matches_targets(bool *out, const nib_targets *targets, const char *module,
                                   nib_err *err)
 {
     nib_fused_part part;
+    char other[NIB_FUSED_NAME];
     NIB_TRY(nib__targets_match(out, targets, module, err));
-    if (*out || !nib__fused_part(&part, module, NIB_FUSED_QKV | NIB_FUSED_GATE_UP))
-        return NIB_OK;
-    return nib__targets_match(out, targets, part.whole, err);
+    if (!*out && nib__fused_part(&part, module, NIB_FUSED_ANY)) {
+        NIB_TRY(nib__targets_match(out, targets, part.whole, err));
+        module = part.whole;
+    }
+    for (size_t i = 0; !*out && nib__experts_other_name(other, module, i); i++)
+        NIB_TRY(nib__targets_match(out, targets, other, err));
+    return NIB_OK;
 }
 
 nib_status nib__quantization_keeps(bool *out, const nib_quantization *q, const char *module,

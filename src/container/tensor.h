@@ -17,6 +17,11 @@ typedef struct nib_tensor {
     const uint8_t *data; /* may be unaligned */
     uint64_t bytes;
     int file; /* index of the shard */
+    /* For a view of parts of another tensor (fused.h): [shape[0]] where each row is stored, counted
+     * from data; NULL: in order. */
+    const int32_t *rows;
+    /* > 0: a view of a transposed tensor, [shape[1]][stored_n] from data on; 0: rows as usual. */
+    int64_t stored_n;
 } nib_tensor;
 
 /* A `__metadata__` entry, or an alias: key names a tensor that is not stored, value the stored
