@@ -44,6 +44,7 @@ struct nib_checkpoint {
     int32_t *paired_rows;
     int64_t heads, kv_heads; /* to split fused weights (fused.h), from the config; 0: unknown */
     unsigned fused;          /* which weights were stored fused: bits of fused.h */
+    size_t stacks;           /* see nib__checkpoint_stacks */
     const char *family;      /* model_type of the text model in config.json, or NULL */
     bool alternate;          /* rows of gate and up take turns in the stacks of experts */
     const int32_t *even;     /* 0, 2, 4 and so on: where rows that take turns are stored */

@@ -5,6 +5,8 @@
  */
 #include "experts.h"
 
+#include "gguf.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -422,6 +424,16 @@ static nib_status add_views(nib_checkpoint *cp, const nib_tensor *t, const stack
     return NIB_OK;
 }
 
+/* Whether Hugging Face's checkpoints of the model have stacks, too. All GGUF files have. */
+static bool expects_stacks(const nib_checkpoint *cp)
+{
+    static const char *const archs[] = {"gpt-oss", "llama4", "granitemoe"};
+    bool found = cp->gguf == NULL;
+    for (size_t i = 0; !found && cp->gguf->arch != NULL && i < COUNT(archs); i++)
+        found = strcmp(archs[i], cp->gguf->arch) == 0;
+    return found;
+}
+
 nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err)
 {
     NIB_TRY(rename_tensors(cp, err));
@@ -446,6 +458,7 @@ nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err)
         NIB_TRY(check_stack(&s, &is, &whole, t, err));
         NIB_TRY(is ? add_views(cp, t, &s, err) : nib__checkpoint_add_view(cp, t, err));
     }
+    cp->stacks = expects_stacks(cp) ? stacks : 0;
     char note[200];
     snprintf(note, sizeof note, "%zu stacks of experts are read expert by expert%s%s", stacks,
              across ? ", transposed in the file" : "",

@@ -29,6 +29,8 @@ enum {
     ANY = ~0
 };
 
+enum { EXPERT_NAME = 64 /* bytes of the longest row's name with a number */ };
+
 typedef struct rename_row {
     const char *gguf, *ours;
     int of; /* applies to architectures with any of these traits */
@@ -187,14 +189,49 @@ static const char *skip_layer(const char *name, const char *layers, size_t *digi
     return *digits > 0 && name[start + *digits] == '.' ? name + start + *digits + 1 : NULL;
 }
 
+/* The part of a name without the number of an expert, which is after "experts." here, and at the
+ * end in GGUF for its share of a stack. Returns the digits of the number; 0: there is none. */
+static size_t take_expert(char out[NIB_RENAME_MAX], const char **number, const char *part,
+                          size_t size, bool from_gguf)
+{
+    const char *mark = from_gguf ? "_exps." : ".experts.", *found = strstr(part, mark);
+    if (found == NULL || size >= NIB_RENAME_MAX)
+        return 0;
+    *number = found + strlen(mark);
+    const size_t before = (size_t)(*number - part), digits = count_digits(*number),
+                 past = before + digits;
+    if (digits == 0 || (from_gguf ? past != size : past + 1 >= size || part[past] != '.'))
+        return 0;
+    if (from_gguf)
+        snprintf(out, NIB_RENAME_MAX, "%.*s", (int)(before - 1), part);
+    else
+        snprintf(out, NIB_RENAME_MAX, "%.*s%.*s", (int)before, part, (int)(size - past - 1),
+                 part + past + 1);
+    return digits;
+}
+
+/* Puts the number of an expert back into a name of the table. False: it is not that of a stack. */
+static bool put_expert(char out[EXPERT_NAME], const char *renamed, const char *number,
+                       size_t digits, bool from_gguf)
+{
+    const char *mark = from_gguf ? ".experts." : "_exps", *found = strstr(renamed, mark);
+    if (found == NULL)
+        return false;
+    const size_t before = (size_t)(found - renamed) + strlen(mark);
+    snprintf(out, EXPERT_NAME, "%.*s%s%.*s%s%s", (int)before, renamed, from_gguf ? "" : ".",
+             (int)digits, number, from_gguf ? "." : "", renamed + before);
+    return true;
+}
+
 static bool rename_any(char out[NIB_RENAME_MAX], const char *arch_name, const char *name,
                        bool from_gguf)
 {
     const arch_row *arch = find_arch(arch_name);
     const char *from = from_gguf ? gguf_layers : our_layers,
                *to = from_gguf ? our_layers : gguf_layers;
-    size_t digits;
-    const char *part = skip_layer(name, from, &digits);
+    char stack[NIB_RENAME_MAX], expert[EXPERT_NAME];
+    size_t digits, expert_digits = 0;
+    const char *part = skip_layer(name, from, &digits), *number = NULL;
     if (arch == NULL || part == NULL)
         return false;
     const char *end = part + strlen(part);
@@ -205,13 +242,19 @@ static bool rename_any(char out[NIB_RENAME_MAX], const char *arch_name, const ch
         end = strrchr(part, '.');
         if (end == NULL || (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0))
             return false;
-        row = digits > 0
-                  ? find_row(in_layer, COUNT(in_layer), arch, part, (size_t)(end - part), from_gguf)
-                  : find_row(whole, COUNT(whole), arch, part, (size_t)(end - part), from_gguf);
+        const size_t size = (size_t)(end - part);
+        expert_digits = digits > 0 ? take_expert(stack, &number, part, size, from_gguf) : 0;
+        row = expert_digits > 0
+                  ? find_row(in_layer, COUNT(in_layer), arch, stack, strlen(stack), from_gguf)
+              : digits > 0 ? find_row(in_layer, COUNT(in_layer), arch, part, size, from_gguf)
+                           : find_row(whole, COUNT(whole), arch, part, size, from_gguf);
     }
     if (row == NULL)
         return false;
     const char *renamed = from_gguf ? row->ours : row->gguf;
+    if (expert_digits > 0 && !put_expert(expert, renamed, number, expert_digits, from_gguf))
+        return false;
+    renamed = expert_digits > 0 ? expert : renamed;
     if (digits > 0)
         snprintf(out, NIB_RENAME_MAX, "%s%.*s.%s%s", to, (int)digits, name + strlen(from), renamed,
                  end);

@@ -5,6 +5,7 @@
  */
 #include "experts.h"
 #include "renames.h"
+#include "writer.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -553,6 +554,61 @@ static void test_gguf_blocks(void **state)
     drop_directory(dir);
 }
 
+/* The writer takes experts one by one, in any order, and joins them. */
+static void test_write_gguf(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *leaf;
+        int first;
+    } leaves[] = {{"gate_proj", 0}, {"up_proj", I}, {"down_proj", -1}};
+    static stacks s;
+    const nib_allocator a = nib__allocator_default();
+    nib_gguf_head head;
+    nib_writer *w;
+    nib_err err;
+    char dir[256], path[300], ours[200], theirs[NIB_RENAME_MAX];
+    fill_stacks(&s, false, false, NIB_TYPE_F32);
+    make_directory(dir);
+    snprintf(path, sizeof path, "%s/m.gguf", dir);
+    nib__gguf_head_init(&head, &a);
+    nib__gguf_put_string(&head, "general.architecture", "gpt-oss", 7);
+    assert_int_equal(nib__writer_make(&w, &a, &err), NIB_OK);
+    for (int e = E - 1; e >= 0; e--)
+        for (size_t l = 0; l < COUNT(leaves); l++)
+            for (int bias = 0; bias < 2; bias++) {
+                const int64_t shape[2] = {leaves[l].first < 0 ? D : I, leaves[l].first < 0 ? I : D};
+                snprintf(ours, sizeof ours, EXPERTS "%d.%s.%s", e, leaves[l].leaf,
+                         bias ? "bias" : "weight");
+                assert_true(nib__rename_to_gguf(theirs, "gpt-oss", ours));
+                nib__writer_add_tensor(w, theirs, NIB_TYPE_F32, shape, bias ? 1 : 2, 0);
+            }
+    nib__writer_use_gguf(w, &head);
+    assert_int_equal(nib__writer_layout(w, 0, &err), NIB_OK);
+    assert_int_equal(nib__writer_begin(w, NULL, path, &err), NIB_OK);
+    size_t t = 0;
+    for (int e = E - 1; e >= 0; e--)
+        for (size_t l = 0; l < COUNT(leaves); l++)
+            for (int bias = 0; bias < 2; bias++) {
+                const int first = leaves[l].first, n = first < 0 ? D : I,
+                          k = bias        ? 1
+                              : first < 0 ? I
+                                          : D;
+                const float *from = first < 0 ? (bias ? s.down_bias : s.down) + e * n * k
+                                              : (bias ? s.up_bias : s.up) + (e * 2 * I + first) * k;
+                assert_int_equal(
+                    nib__writer_put(w, t++, from, sizeof *from * (size_t)(n * k), &err), NIB_OK);
+            }
+    assert_int_equal(nib__writer_finish(w, &err), NIB_OK);
+    nib__writer_free(w);
+    nib__gguf_head_free(&head);
+    nib_checkpoint *cp = open_path(path);
+    expect_experts(cp, EXPERTS, "gate_proj", "up_proj", "down_proj", true, "gguf", "gguf");
+    assert_int_equal(nib__checkpoint_count(cp), 2 * 3 * E);
+    nib__checkpoint_close(cp);
+    drop_directory(dir);
+}
+
 /* ---- names ---- */
 
 /* Routers and shared experts have one name in all families, in metadata too. */
@@ -724,8 +780,8 @@ int main(void)
         cmocka_unit_test(test_not_finite), cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_one_by_one), cmocka_unit_test(test_lists),
         cmocka_unit_test(test_gguf),       cmocka_unit_test(test_gguf_blocks),
-        cmocka_unit_test(test_names),      cmocka_unit_test(test_bad_stacks),
-        cmocka_unit_test(test_no_stacks),
+        cmocka_unit_test(test_write_gguf), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_bad_stacks), cmocka_unit_test(test_no_stacks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

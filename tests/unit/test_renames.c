@@ -49,6 +49,11 @@ static void test_both_ways(void **state)
         {"glm4moe", "blk.4.exp_probs_b.bias", "model.layers.4.mlp.gate.e_score_correction_bias"},
         {"glm4moe", "blk.4.post_attention_norm.weight",
          "model.layers.4.post_attention_layernorm.weight"},
+        {"qwen3moe", "blk.7.ffn_gate_exps.12.weight",
+         "model.layers.7.mlp.experts.12.gate_proj.weight"},
+        {"llama", "blk.7.ffn_down_exps.0.weight",
+         "model.layers.7.block_sparse_moe.experts.0.w2.weight"},
+        {"gpt-oss", "blk.7.ffn_down_exps.3.bias", "model.layers.7.mlp.experts.3.down_proj.bias"},
         {"llama4", "blk.4.ffn_gate_up_exps.weight",
          "model.layers.4.mlp.experts.gate_up_proj.weight"},
         {"granitemoe", "blk.4.ffn_up_shexp.weight",
@@ -84,6 +89,10 @@ static void test_no_rule(void **state)
         {"llama", "blk.0.attn_sinks.weight"},
         {"qwen3", "blk.0.ffn_gate_exps.weight"},
         {"qwen3moe", "blk.0.exp_probs_b.weight"},
+        {"qwen3moe", "blk.0.ffn_gate_exps.01.weight"},
+        {"qwen3moe", "blk.0.ffn_gate_exps.1.2.weight"},
+        {"qwen3moe", "blk.0.ffn_gate_exps..weight"},
+        {"qwen3moe", "blk.0.attn_exps.1.weight"},
     };
     char out[NIB_RENAME_MAX] = "before";
     (void)state;
@@ -92,6 +101,9 @@ static void test_no_rule(void **state)
         assert_string_equal(out, "before");
     }
     assert_false(nib__rename_to_gguf(out, "olmo2", "model.layers.0.input_layernorm.weight"));
+    assert_false(nib__rename_to_gguf(out, "qwen3moe", "model.layers.0.mlp.experts.1.weight"));
+    assert_false(
+        nib__rename_to_gguf(out, "qwen3moe", "model.layers.0.mlp.experts.x.up_proj.weight"));
 }
 
 static void test_archs(void **state)
