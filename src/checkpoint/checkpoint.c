@@ -300,17 +300,38 @@ static void check_method(nib_checkpoint *cp)
                                   count, stored, nib__escape_string(b, first));
 }
 
+/* Notes entries of the list of modules to leave alone that name none. */
+static nib_status report_unmatched(nib_checkpoint *cp, nib_err *err)
+{
+    const char *first = NULL;
+    size_t count;
+    char a[NIB_SHOWN];
+    const nib_status status = nib__quantization_unmatched(&count, &first, cp->coding, cp->modules,
+                                                          cp->module_count, &cp->arena, err);
+    if (status != NIB_OK)
+        return nib__fail_in(err, status, "config.json: quantization_config");
+    if (count != 0)
+        nib__ledger_add_note(&cp->ledger, "checkpoint",
+                             "%zu entr%s of quantization_config's list of modules to leave "
+                             "unquantized match%s no weight here; the first is %s",
+                             count, count == 1 ? "y" : "ies", count == 1 ? "es" : "",
+                             nib__escape_string(a, first));
+    return NIB_OK;
+}
+
 /* Reports config groups that match no weight, and requests for quantized outputs or KV cache. */
 static nib_status report_coding(nib_checkpoint *cp, nib_err *err)
 {
-    const nib_quantization *coding = cp->coding;
+    nib_quantization *coding = cp->coding;
     char a[NIB_SHOWN];
     if (coding == NULL)
         return NIB_OK;
     bool *used = nib__arena_take(&cp->arena, coding->group_count, sizeof *used);
     if (used == NULL)
         return nib__checkpoint_no_memory(err, cp->path);
+    coding->family = cp->family;
     NIB_TRY(find_used(cp, used, err));
+    NIB_TRY(report_unmatched(cp, err));
     NIB_TRY(check_kept(cp, err));
     check_method(cp);
     for (size_t g = 0; g < coding->group_count; g++) {

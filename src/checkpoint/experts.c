@@ -23,28 +23,33 @@ static const struct family_row {
 
 /* What a family calls the modules of a layer, and their names here. */
 static const struct name_row {
-    const char *family; /* NULL: any, because no other family has this name */
-    const char *theirs, *ours;
+    const char *family, *theirs, *ours;
 } names[] = {
     {"mixtral", "mlp.experts.down_proj", "block_sparse_moe.experts.w2"}, /* transformers 5 */
     {"mixtral", "mlp.experts", "block_sparse_moe.experts"},
     {"mixtral", "mlp.gate", "block_sparse_moe.gate"},
-    {NULL, "block_sparse_moe.input_linear", "mlp.experts.gate_up_proj"},
-    {NULL, "block_sparse_moe.output_linear", "mlp.experts.down_proj"},
-    {NULL, "block_sparse_moe.router.layer", "mlp.gate"},
-    {NULL, "shared_mlp.input_linear", "mlp.shared_expert.gate_up_proj"},
-    {NULL, "shared_mlp.output_linear", "mlp.shared_expert.down_proj"},
+    {"granitemoe", "block_sparse_moe.input_linear", "mlp.experts.gate_up_proj"},
+    {"granitemoe", "block_sparse_moe.output_linear", "mlp.experts.down_proj"},
+    {"granitemoe", "block_sparse_moe.router.layer", "mlp.gate"},
+    {"granitemoe", "shared_mlp.input_linear", "mlp.shared_expert.gate_up_proj"},
+    {"granitemoe", "shared_mlp.output_linear", "mlp.shared_expert.down_proj"},
     {"gpt_oss", "mlp.router", "mlp.gate"},
     {"llama4", "feed_forward.router", "mlp.gate"},
     {"llama4", "feed_forward", "mlp"},
 };
 
-/* Whether the model is of this family; a text model may add _text to its name. */
-static bool is_family(const nib_checkpoint *cp, const char *family)
+/* Whether the model is of this family: that of a text model adds _text to its name, Granite's with
+ * shared experts or Mamba layers shared or hybrid. */
+static bool is_family(const char *model_type, const char *family)
 {
+    static const char *const ends[] = {"", "_text", "shared", "hybrid"};
     const size_t size = strlen(family);
-    return cp->family != NULL && strncmp(cp->family, family, size) == 0 &&
-           (cp->family[size] == 0 || strcmp(cp->family + size, "_text") == 0);
+    bool found = false;
+    if (model_type == NULL || strncmp(model_type, family, size) != 0)
+        return false;
+    for (size_t i = 0; i < COUNT(ends); i++)
+        found = found || strcmp(model_type + size, ends[i]) == 0;
+    return found;
 }
 
 nib_status nib__experts_family(nib_checkpoint *cp, const char *name, const char *text, size_t size,
@@ -90,10 +95,12 @@ static bool replace_module(char out[NIB_FUSED_NAME], const char *name, const cha
     return used < NIB_FUSED_NAME;
 }
 
-bool nib__experts_other_name(char out[NIB_FUSED_NAME], const char *module, size_t number)
+bool nib__experts_other_name(char out[NIB_FUSED_NAME], const char *family, const char *module,
+                             size_t number)
 {
     for (size_t i = 0; i < COUNT(names); i++)
-        if (replace_module(out, module, names[i].ours, names[i].theirs) && number-- == 0)
+        if (is_family(family, names[i].family) &&
+            replace_module(out, module, names[i].ours, names[i].theirs) && number-- == 0)
             return true;
     return false;
 }
@@ -102,7 +109,7 @@ bool nib__experts_other_name(char out[NIB_FUSED_NAME], const char *module, size_
 static const char *our_name(char out[NIB_FUSED_NAME], const nib_checkpoint *cp, const char *name)
 {
     for (size_t i = 0; i < COUNT(names); i++)
-        if ((names[i].family == NULL || is_family(cp, names[i].family)) &&
+        if (is_family(cp->family, names[i].family) &&
             replace_module(out, name, names[i].theirs, names[i].ours))
             return out;
     return name;
@@ -282,7 +289,7 @@ static bool has_leaf(const nib_tensor *t, const stacked *s, const char *leaf)
 static const struct family_row *find_transposed(const nib_checkpoint *cp)
 {
     for (size_t i = 0; i < COUNT(transposed); i++)
-        if (is_family(cp, transposed[i].name))
+        if (is_family(cp->family, transposed[i].name))
             return &transposed[i];
     return NULL;
 }

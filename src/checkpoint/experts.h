@@ -22,8 +22,9 @@ nib_status nib__experts_family(nib_checkpoint *cp, const char *name, const char 
                                nib_err *err);
 /* Renames the parts of mixtures of experts, and replaces stacks by a view for each expert. */
 nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err);
-/* The name that another family gives to our module ("mlp.gate": "mlp.router"), of any number from
- * 0 on. False: there is none of this number. */
-bool nib__experts_other_name(char out[NIB_FUSED_NAME], const char *module, size_t number);
+/* A name that a family (model_type; NULL: unknown) gives to our module ("mlp.gate": "mlp.router" in
+ * gpt_oss), of any number from 0 on. False: there is none of this number. */
+bool nib__experts_other_name(char out[NIB_FUSED_NAME], const char *family, const char *module,
+                             size_t number);
 
 #endif

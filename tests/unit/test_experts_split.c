@@ -365,6 +365,8 @@ static void test_lists(void **state)
         {"gpt_oss", "model.layers.0.mlp.router", LAYER "mlp.gate", true},
         {"llama4", "re:.*router", LAYER "mlp.gate", true},
         {"llama4", "re:.*router", EXPERTS "0.gate_proj", false},
+        {"llama4", LAYER "feed_forward.experts.0.up_proj", EXPERTS "0.up_proj", true},
+        {"qwen3_moe", "re:.*router", LAYER "mlp.gate", false}, /* not its name for it */
         {"llama4", "re:.*feed_forward.experts.0.*", EXPERTS "0.gate_proj", true},
         {"granitemoe", LAYER "block_sparse_moe.router.layer", LAYER "mlp.gate", true},
         {"granitemoeshared", LAYER "shared_mlp.input_linear", LAYER "mlp.shared_expert.up_proj",
@@ -392,6 +394,15 @@ static void test_lists(void **state)
             NIB_OK);
         if (kept != cases[i].kept)
             fail_msg("%s in \"%s\"", cases[i].module, cases[i].list);
+        /* only the router is stored: an entry that does not name it is said to match nothing */
+        bool said = false;
+        const nib_ledger *ledger = nib__checkpoint_ledger(m.cp);
+        for (size_t n = 0; n < ledger->note_count; n++)
+            said = said || strstr(ledger->notes[n].text, "match no weight") != NULL ||
+                   strstr(ledger->notes[n].text, "matches no weight") != NULL;
+        nib__quantization_keeps(&kept, nib__checkpoint_coding(m.cp), LAYER "mlp.gate", &m.err);
+        if (said == kept)
+            fail_msg("\"%s\" matches the router, or is said to match nothing", cases[i].list);
         drop_checkpoint(&m);
     }
 }
