@@ -427,17 +427,18 @@ static void append_asked(const nib_ledger *ledger, nib_text *out)
 {
     for (size_t i = 0; i < ledger->layer_count; i++) {
         const nib_ledger_layer *layer = &ledger->layers[i];
-        size_t count = 0, before = 0;
+        size_t count = 0;
+        bool counted = false;
         if (!nib__ledger_is_linear(layer))
             continue;
-        for (size_t j = 0; j < ledger->layer_count; j++) {
+        for (size_t j = 0; j < ledger->layer_count && !counted; j++) {
             if (!nib__ledger_is_linear(&ledger->layers[j]) ||
                 !same_scheme(ledger->layers[j].asked, layer->asked))
                 continue;
-            before += j < i;
+            counted = j < i; /* with an earlier layer: most, so stop at once */
             count++;
         }
-        if (before == 0)
+        if (!counted)
             nib__text_format(out, ", %zu asked %.*s", count, (int)scheme_length(layer->asked),
                              layer->asked);
     }
@@ -448,19 +449,20 @@ static void append_done(const nib_ledger *ledger, nib_text *out)
     char buffer[96], other_buffer[96];
     for (size_t i = 0; i < ledger->layer_count; i++) {
         const nib_ledger_layer *layer = &ledger->layers[i];
-        size_t count = 0, before = 0;
+        size_t count = 0;
+        bool counted = false;
         if (!nib__ledger_is_linear(layer) || !as_asked(layer))
             continue;
         const char *where = format_where(buffer, layer);
-        for (size_t j = 0; j < ledger->layer_count; j++) {
+        for (size_t j = 0; j < ledger->layer_count && !counted; j++) {
             const nib_ledger_layer *other = &ledger->layers[j];
             if (!nib__ledger_is_linear(other) || !as_asked(other) ||
                 strcmp(where, format_where(other_buffer, other)) != 0)
                 continue;
-            before += j < i;
+            counted = j < i; /* with an earlier layer: most, so stop at once */
             count++;
         }
-        if (before == 0)
+        if (!counted)
             nib__text_format(out, ", %zu done%s%s", count, *where != 0 ? " on " : "", where);
     }
 }
