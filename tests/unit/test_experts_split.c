@@ -764,6 +764,92 @@ static void test_bad_stacks(void **state)
     drop_checkpoint(&m);
 }
 
+/* An expert that the index puts into a shard which does not hold it, and a stack whose parts are in
+ * two shards. */
+static void test_shards(void **state)
+{
+    (void)state;
+    static const char one[] = "model-00001-of-00002.safetensors",
+                      two[] = "model-00002-of-00002.safetensors";
+    static const uint8_t data[2 * 4 * 3 * 4];
+    const nib_allocator a = nib__allocator_default();
+    char dir[256];
+    nib_checkpoint *cp;
+    nib_err err;
+    make_directory(dir);
+    write_text(dir, "config.json", TYPE("a"));
+    write_safetensors(dir, one,
+                      "{\"" UP "\":{\"dtype\":\"F32\",\"shape\":[2,4,3],\"data_offsets\":[0,96]}}",
+                      data, 96);
+    write_safetensors(
+        dir, two, "{\"" DOWN "\":{\"dtype\":\"F32\",\"shape\":[2,3,2],\"data_offsets\":[0,48]}}",
+        data, 48);
+    for (int missing = 0; missing < 2; missing++) {
+        char index[600];
+        snprintf(index, sizeof index,
+                 "{\"weight_map\":{\"" UP "\":\"%s\",\"" DOWN "\":\"%s\"%s%s%s}}", one, two,
+                 missing ? ",\"" EXPERTS "2.up_proj.weight\":\"" : "", missing ? two : "",
+                 missing ? "\"" : "");
+        write_text(dir, "model.safetensors.index.json", index);
+        const nib_status status = nib__checkpoint_open(&cp, dir, &a, &err);
+        if (missing) {
+            refused(NIB_BAD_INPUT, status, &err);
+            continue;
+        }
+        assert_int_equal(status, NIB_OK);
+        assert_int_equal(nib__checkpoint_module_count(cp), 6);
+        nib__checkpoint_close(cp);
+    }
+    drop_directory(dir);
+}
+
+/* 48 layers of 128 experts, in stacks and one by one: no search over all tensors for each. Half a
+ * second for `nibble info` of such a checkpoint, so the limit is far. */
+static void test_many(void **state)
+{
+    (void)state;
+    enum { LAYERS = 48, EACH = 128, BYTES = 4 };
+    const nib_allocator a = nib__allocator_default();
+    for (int stacked = 0; stacked < 2; stacked++) {
+        nib_text header;
+        nib_checkpoint *cp;
+        nib_err err;
+        char dir[256];
+        size_t at = 0;
+        nib__text_init(&header, &a);
+        nib__text_str(&header, "{");
+        for (int i = 0; i < LAYERS * (stacked ? 1 : EACH); i++)
+            for (int leaf = 0; leaf < 3; leaf++) {
+                static const char *const leaves[] = {"gate_proj", "up_proj", "down_proj"};
+                const size_t bytes = BYTES * (stacked ? EACH : 1);
+                nib__text_format(&header, "%s\"model.layers.%d.mlp.experts.", at == 0 ? "" : ",",
+                                 stacked ? i : i / EACH);
+                if (!stacked)
+                    nib__text_format(&header, "%d.", i % EACH);
+                nib__text_format(&header,
+                                 "%s.weight\":{\"dtype\":\"F32\",\"shape\":[%s1,1],"
+                                 "\"data_offsets\":[%zu,%zu]}",
+                                 leaves[leaf], stacked ? "128," : "", at, at + bytes);
+                at += bytes;
+            }
+        nib__text_str(&header, "}");
+        make_directory(dir);
+        uint8_t *data = calloc(at, 1);
+        assert_non_null(data);
+        write_safetensors(dir, "model.safetensors", header.at, data, at);
+        const clock_t begin = clock();
+        if (nib__checkpoint_open(&cp, dir, &a, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        assert_true((double)(clock() - begin) / CLOCKS_PER_SEC < 20);
+        assert_int_equal(nib__checkpoint_module_count(cp), LAYERS * EACH * 3);
+        assert_non_null(nib__checkpoint_find(cp, "model.layers.47.mlp.experts.127.up_proj.weight"));
+        nib__checkpoint_close(cp);
+        drop_directory(dir);
+        free(data);
+        nib__text_free(&header);
+    }
+}
+
 /* Other tensors with such names are left alone. */
 static void test_no_stacks(void **state)
 {
@@ -793,6 +879,7 @@ int main(void)
         cmocka_unit_test(test_gguf),       cmocka_unit_test(test_gguf_blocks),
         cmocka_unit_test(test_write_gguf), cmocka_unit_test(test_names),
         cmocka_unit_test(test_bad_stacks), cmocka_unit_test(test_no_stacks),
+        cmocka_unit_test(test_shards),     cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
