@@ -329,7 +329,6 @@ static nib_status find_form(bool *across, nib_checkpoint *cp, const nib_tensor *
                           "families are not",
                           format_shape(a, t), *across ? "transposed" : "plain", b);
     }
-    cp->alternate = cp->alternate || (*across && family->alternate);
     if (*across && t->type != NIB_TYPE_F32 && t->type != NIB_TYPE_F16 && t->type != NIB_TYPE_BF16)
         return fail_stack(t, NIB_UNSUPPORTED, err,
                           "its matrices are transposed and %s; transposed ones are read as F32, "
@@ -443,6 +442,8 @@ static bool expects_stacks(const nib_checkpoint *cp)
 
 nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err)
 {
+    const struct family_row *family = find_transposed(cp);
+    cp->alternate = family != NULL && family->alternate; /* also in gate_up_proj of one expert */
     NIB_TRY(rename_tensors(cp, err));
     const nib_checkpoint before = *cp;
     size_t count = before.count, stacks = 0;

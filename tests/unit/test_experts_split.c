@@ -191,6 +191,35 @@ static void test_transposed(void **state)
     }
 }
 
+/* gate_up_proj of one expert: its rows are ordered as in the family's stacks; codes whose rows
+ * cannot take turns stay whole. */
+static void test_fused_expert(void **state)
+{
+    (void)state;
+    static stacks s;
+    static const float scales[2 * I] = {1, 1, 1, 1, 1, 1, 1, 1};
+    for (int alternate = 0; alternate < 2; alternate++) {
+        const char *family = alternate ? TYPE("gpt_oss") : TYPE("qwen3_moe");
+        const part one[] = {{EXPERTS "0.gate_up_proj.weight", "F32", 2, {2 * I, D}, s.raw_up}};
+        made m;
+        fill_stacks(&s, false, alternate, NIB_TYPE_F32);
+        open_made(&m, family, one, 1);
+        expect_expert(m.cp, EXPERTS, 0, "gate_proj", 0, false,
+                      alternate ? "stacked" : "safetensors");
+        expect_expert(m.cp, EXPERTS, 0, "up_proj", I, false, alternate ? "stacked" : "safetensors");
+        drop_checkpoint(&m);
+    }
+    const part codes[] = {{EXPERTS "0.gate_up_proj.weight", "F8_E4M3", 2, {2 * I, D}, NULL},
+                          {EXPERTS "0.gate_up_proj.weight_scale", "F32", 2, {2 * I, 1}, scales}};
+    made m;
+    nib_weight w;
+    open_made(&m, "{\"model_type\":\"gpt_oss\",\"quantization_config\":{\"quant_method\":\"fp8\"}}",
+              codes, COUNT(codes));
+    refused(NIB_UNSUPPORTED,
+            nib__checkpoint_weight(&w, NULL, m.cp, EXPERTS "0.up_proj", NULL, &m.err), &m.err);
+    drop_checkpoint(&m);
+}
+
 /* A value that is not finite is found in the row that holds it. */
 static void test_not_finite(void **state)
 {
@@ -873,13 +902,14 @@ static void test_no_stacks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),       cmocka_unit_test(test_transposed),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_one_by_one), cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_gguf),       cmocka_unit_test(test_gguf_blocks),
-        cmocka_unit_test(test_write_gguf), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_bad_stacks), cmocka_unit_test(test_no_stacks),
-        cmocka_unit_test(test_shards),     cmocka_unit_test(test_many),
+        cmocka_unit_test(test_rows),         cmocka_unit_test(test_transposed),
+        cmocka_unit_test(test_fused_expert), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_blocks),       cmocka_unit_test(test_one_by_one),
+        cmocka_unit_test(test_lists),        cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_gguf_blocks),  cmocka_unit_test(test_write_gguf),
+        cmocka_unit_test(test_names),        cmocka_unit_test(test_bad_stacks),
+        cmocka_unit_test(test_no_stacks),    cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
