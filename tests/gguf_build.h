@@ -91,6 +91,19 @@ static inline void put_tensor(gguf_file *f, const char *name, uint32_t type, uin
     put_int(f, offset, 8);
 }
 
+/* The same with three dimensions. */
+static inline void put_tensor_3d(gguf_file *f, const char *name, uint32_t type, uint64_t d0,
+                                 uint64_t d1, uint64_t d2, uint64_t offset)
+{
+    put_text(f, name);
+    put_int(f, 3, 4);
+    put_int(f, d0, 8);
+    put_int(f, d1, 8);
+    put_int(f, d2, 8);
+    put_int(f, type, 4);
+    put_int(f, offset, 8);
+}
+
 static inline void put_padding(gguf_file *f, size_t alignment)
 {
     while (f->size % alignment != 0)

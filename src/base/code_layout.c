@@ -18,6 +18,9 @@ static uint64_t float_row_bytes(const nib_weight *w)
     return (uint64_t)w->k * (uint64_t)nib__type_bits(stored_float(w)) / 8;
 }
 
+/* Of a transposed weight, whose rows have gaps. */
+static uint64_t float_bytes(const nib_weight *w) { return (uint64_t)w->n * float_row_bytes(w); }
+
 static void byte_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out)
 {
     memcpy(out, (const uint8_t *)w->codes + row * w->k + k0, (size_t)count);
@@ -44,6 +47,7 @@ static uint64_t nibble_row_bytes(const nib_weight *w) { return (uint64_t)nib__ce
 static const nib_layout_ops layouts[NIB_LAYOUT_COUNT] = {
     [NIB_LAYOUT_FLOAT] = {.row_bytes = float_row_bytes},
     [NIB_LAYOUT_F64] = {.row_bytes = float_row_bytes},
+    [NIB_LAYOUT_FLOAT_T] = {.bytes = float_bytes},
     [NIB_LAYOUT_BYTE] = {.codes = byte_codes, .row_bytes = byte_row_bytes},
     [NIB_LAYOUT_NIBBLE] = {.codes = nibble_codes, .row_bytes = nibble_row_bytes},
     [NIB_LAYOUT_WORDS] = {.codes = nib__words_codes, .row_bytes = nib__words_row_bytes},
@@ -88,9 +92,38 @@ static const uint8_t *float_place(const nib_weight *w, int64_t i, int64_t k0)
            (size_t)k0 * (size_t)nib__type_bits(stored_float(w)) / 8;
 }
 
+/* Copies values that are `stride` bytes apart to places `step` bytes apart. The sizes are
+ * constants, so memcpy is inlined. */
+static void copy_values(uint8_t *to, size_t step, const uint8_t *from, int64_t stride, size_t size,
+                        int64_t count)
+{
+    if (size == 1)
+        for (int64_t j = 0; j < count; j++)
+            to[(size_t)j * step] = from[j * stride];
+    else if (size == 2)
+        for (int64_t j = 0; j < count; j++)
+            memcpy(to + (size_t)j * step, from + j * stride, 2);
+    else
+        for (int64_t j = 0; j < count; j++)
+            memcpy(to + (size_t)j * step, from + j * stride, 4);
+}
+
+/* Reads columns k0..k0+count of row i of a transposed weight. */
+static void transposed_floats(const nib_weight *w, int64_t i, int64_t k0, int64_t count, void *out)
+{
+    const int64_t size = nib__type_bits(stored_float(w)) / 8;
+    copy_values(out, (size_t)size,
+                (const uint8_t *)w->codes + (k0 * w->stored_n + nib__weight_place(w, i)) * size,
+                w->stored_n * size, (size_t)size, count);
+}
+
 void nib__weight_floats(const nib_weight *w, int64_t i, int64_t k0, int64_t count, void *out)
 {
     const nib_type type = stored_float(w);
+    if (w->layout == NIB_LAYOUT_FLOAT_T) {
+        transposed_floats(w, i, k0, count, out);
+        return;
+    }
     const uint8_t *from = float_place(w, i, k0);
     if (type == NIB_TYPE_F64)
         nib__to_f32(out, from, type, count);
@@ -163,22 +196,6 @@ int64_t nib__weight_int_zero(const nib_weight *w, int64_t i, int64_t g)
         return ((const int8_t *)w->zeros)[at];
     memcpy(&zero, (const uint8_t *)w->zeros + (size_t)at * sizeof zero, sizeof zero);
     return zero;
-}
-
-/* Copies values that are `stride` bytes apart to places `step` bytes apart. The sizes are
- * constants, so memcpy is inlined. */
-static void copy_values(uint8_t *to, size_t step, const uint8_t *from, int64_t stride, size_t size,
-                        int64_t count)
-{
-    if (size == 1)
-        for (int64_t j = 0; j < count; j++)
-            to[(size_t)j * step] = from[j * stride];
-    else if (size == 2)
-        for (int64_t j = 0; j < count; j++)
-            memcpy(to + (size_t)j * step, from + j * stride, 2);
-    else
-        for (int64_t j = 0; j < count; j++)
-            memcpy(to + (size_t)j * step, from + j * stride, 4);
 }
 
 /* Copies from an array strided as scales; F64 is rounded to F32. */
@@ -254,11 +271,20 @@ float nib__weight_value(const nib_weight *w, int8_t code, float scale, float zer
 
 void nib__weight_row(const nib_weight *w, int64_t i, float *out)
 {
+    enum { PIECE = 256 };
+    if (w->layout == NIB_LAYOUT_FLOAT_T) {
+        uint8_t piece[4 * PIECE];
+        for (int64_t at = 0; at < w->k; at += PIECE) {
+            const int64_t count = nib__min(PIECE, w->k - at);
+            transposed_floats(w, i, at, count, piece);
+            nib__to_f32(out + at, piece, stored_float(w), count);
+        }
+        return;
+    }
     if (!nib__scheme_is_quantized(&w->scheme)) {
         nib__to_f32(out, float_place(w, i, 0), stored_float(w), w->k);
         return;
     }
-    enum { PIECE = 256 };
     int8_t codes[PIECE];
     const int64_t size = nib__scheme_group_size(&w->scheme, w->k);
     for (int64_t k0 = 0, g = 0; k0 < w->k; k0 += size, g++) {

@@ -5,6 +5,7 @@
  */
 #include "checkpoint_inside.h"
 #include "dialect_table.h"
+#include "experts.h"
 #include "fused.h"
 #include "gguf.h"
 #include "head_norms.h"
@@ -44,6 +45,39 @@ nib_status nib__checkpoint_add_view(nib_checkpoint *cp, const nib_tensor *t, nib
                          "tensor \"%s\" is stored twice, separately and as part of another tensor",
                          nib__escape_string(a, t->name));
     cp->count++;
+    return NIB_OK;
+}
+
+nib_status nib__checkpoint_clear_tensors(nib_checkpoint *cp, size_t count, nib_err *err)
+{
+    cp->tensors = nib__arena_take(&cp->arena, count, sizeof *cp->tensors);
+    cp->count = 0;
+    return cp->tensors != NULL && nib__name_index_init(&cp->by_name, &cp->arena, count)
+               ? NIB_OK
+               : nib__checkpoint_no_memory(err, cp->path);
+}
+
+nib_status nib__checkpoint_clear_metas(nib_checkpoint *cp, size_t count, nib_err *err)
+{
+    cp->metas = nib__arena_take(&cp->arena, count, sizeof *cp->metas);
+    cp->meta_count = 0;
+    return cp->metas != NULL && nib__name_index_init(&cp->by_key, &cp->arena, count)
+               ? NIB_OK
+               : nib__checkpoint_no_memory(err, cp->path);
+}
+
+nib_status nib__checkpoint_add_meta(nib_checkpoint *cp, const nib_meta *meta, const char *key,
+                                    nib_err *err)
+{
+    nib_meta *own = nib__arena_take(&cp->arena, 1, sizeof *own);
+    if (own == NULL)
+        return nib__checkpoint_no_memory(err, cp->path);
+    *own = (nib_meta){nib__arena_copy(&cp->arena, key, strlen(key)), meta->value};
+    if (own->key == NULL)
+        return nib__checkpoint_no_memory(err, cp->path);
+    cp->metas[cp->meta_count] = own;
+    if (nib__name_index_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count) == NULL)
+        cp->meta_count++;
     return NIB_OK;
 }
 
@@ -138,6 +172,8 @@ static nib_status read_config(nib_checkpoint *cp, nib_err *err)
     nib_status status = read_quantization(cp, nib__escape_string(a, path), text, size, err);
     if (status == NIB_OK)
         status = nib__fused_heads(cp, nib__escape_string(a, path), text, size, err);
+    if (status == NIB_OK)
+        status = nib__experts_family(cp, nib__escape_string(a, path), text, size, err);
     if (status == NIB_OK && cp->meta_names)
         status = nib__rotary_find(cp, nib__escape_string(a, path), text, size, err);
     nib__release(&cp->allocator, text);
@@ -202,6 +238,13 @@ static void add_mismatch(nib_checkpoint *cp, const char *first, const char *aske
                                   count, done, asked);
 }
 
+/* Whether a dialect holds unquantized floats. */
+static bool is_plain_dialect(const char *name)
+{
+    return strcmp(name, "safetensors") == 0 || strcmp(name, "meta") == 0 ||
+           strcmp(name, "stacked") == 0;
+}
+
 /* Reports linear layers stored as codes where the config says floats, and vice versa. */
 static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
 {
@@ -221,7 +264,7 @@ static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
         const char *dialect = nib__checkpoint_dialect(cp, module);
         if (dialect == NULL)
             continue;
-        const bool is_plain = strcmp(dialect, "safetensors") == 0;
+        const bool is_plain = is_plain_dialect(dialect);
         if (kept && !is_plain)
             coded_first = coded++ == 0 ? module : coded_first;
         else if (!kept && is_plain && !coding->kept_unknown)
@@ -244,9 +287,7 @@ static void check_method(nib_checkpoint *cp)
         method = "compressed-tensors"; /* older files have another spelling */
     for (size_t i = 0; i < cp->module_count; i++) {
         const char *dialect = nib__checkpoint_dialect(cp, cp->modules[i]);
-        const bool is_plain =
-            dialect == NULL || strcmp(dialect, "safetensors") == 0 || strcmp(dialect, "meta") == 0;
-        if (is_plain || strcmp(dialect, method) == 0)
+        if (dialect == NULL || is_plain_dialect(dialect) || strcmp(dialect, method) == 0)
             continue;
         if (count++ == 0)
             first = cp->modules[i], stored = dialect;
@@ -259,17 +300,38 @@ static void check_method(nib_checkpoint *cp)
                                   count, stored, nib__escape_string(b, first));
 }
 
+/* Notes entries of the list of modules to leave alone that name none. */
+static nib_status report_unmatched(nib_checkpoint *cp, nib_err *err)
+{
+    const char *first = NULL;
+    size_t count;
+    char a[NIB_SHOWN];
+    const nib_status status = nib__quantization_unmatched(&count, &first, cp->coding, cp->modules,
+                                                          cp->module_count, &cp->arena, err);
+    if (status != NIB_OK)
+        return nib__fail_in(err, status, "config.json: quantization_config");
+    if (count != 0)
+        nib__ledger_add_note(&cp->ledger, "checkpoint",
+                             "%zu entr%s of quantization_config's list of modules to leave "
+                             "unquantized match%s no weight here; the first is %s",
+                             count, count == 1 ? "y" : "ies", count == 1 ? "es" : "",
+                             nib__escape_string(a, first));
+    return NIB_OK;
+}
+
 /* Reports config groups that match no weight, and requests for quantized outputs or KV cache. */
 static nib_status report_coding(nib_checkpoint *cp, nib_err *err)
 {
-    const nib_quantization *coding = cp->coding;
+    nib_quantization *coding = cp->coding;
     char a[NIB_SHOWN];
     if (coding == NULL)
         return NIB_OK;
     bool *used = nib__arena_take(&cp->arena, coding->group_count, sizeof *used);
     if (used == NULL)
         return nib__checkpoint_no_memory(err, cp->path);
+    coding->family = cp->family;
     NIB_TRY(find_used(cp, used, err));
+    NIB_TRY(report_unmatched(cp, err));
     NIB_TRY(check_kept(cp, err));
     check_method(cp);
     for (size_t g = 0; g < coding->group_count; g++) {
@@ -308,8 +370,8 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     if (cp->path == NULL)
         return nib__checkpoint_no_memory(err, path);
     NIB_TRY(nib__checkpoint_open_path(cp, err));
-    NIB_TRY(nib__experts_split(cp, err));
     NIB_TRY(read_config(cp, err));
+    NIB_TRY(nib__experts_split(cp, err));
     NIB_TRY(nib__fused_split(cp, err));
     NIB_TRY(nib__head_norms_join(cp, err));
     cp->copies = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copies);
@@ -415,6 +477,8 @@ size_t nib__checkpoint_module_count(const nib_checkpoint *cp) { return cp->modul
 const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i) { return cp->modules[i]; }
 
 unsigned nib__checkpoint_fused(const nib_checkpoint *cp) { return cp->fused; }
+
+size_t nib__checkpoint_stacks(const nib_checkpoint *cp) { return cp->stacks; }
 
 const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp) { return cp->coding; }
 

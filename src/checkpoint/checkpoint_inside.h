@@ -44,6 +44,10 @@ struct nib_checkpoint {
     int32_t *paired_rows;
     int64_t heads, kv_heads; /* to split fused weights (fused.h), from the config; 0: unknown */
     unsigned fused;          /* which weights were stored fused: bits of fused.h */
+    size_t stacks;           /* see nib__checkpoint_stacks */
+    const char *family;      /* model_type of the text model in config.json, or NULL */
+    bool alternate;          /* rows of gate and up take turns in the stacks of experts */
+    const int32_t *even;     /* 0, 2, 4 and so on: where rows that take turns are stored */
     /* Buffers that replace stored bytes where a view will not do (aligned scalars, column orders,
      * biases of reordered rows): [count] by tensor, made once and kept; never whole weights or
      * scales. Writable through a const checkpoint. */
@@ -111,6 +115,9 @@ void nib__weight_report_f64(const nib_weight_query *q, const char *suffix, const
                             int64_t count);
 /* Reads the module's bias in any form, after the rest of q->out: weight_bias.c. */
 nib_status nib__weight_read_bias(const nib_weight_query *q);
+/* Sets q->out->bias to a copy of a float bias in which value i is value rows[i] of the file. */
+nib_status nib__weight_order_bias(const nib_weight_query *q, const nib_tensor *bias,
+                                  const int32_t *rows);
 /* Reads a static activation scale (one finite, positive value) and its zero point into aligned
  * buffers. zero: suffix, or NULL. */
 nib_status nib__weight_read_static(const nib_weight_query *q, const char *scale, const char *zero);
@@ -123,6 +130,7 @@ const nib_meta *nib__weight_meta(const nib_weight_query *q, const char *suffix);
 
 /* Reading by dialect: the functions of the rows in dialect_table.c. */
 nib_status nib__weight_plain(const nib_weight_query *q);
+bool nib__weight_is_stacked(const nib_weight_query *q, const nib_tensor *codes);
 bool nib__weight_is_nibble(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_torchao(const nib_weight_query *q);
 nib_status nib__weight_nibble(const nib_weight_query *q);
@@ -138,8 +146,12 @@ nib_status nib__weight_mxfp4(const nib_weight_query *q);
 /* Adds a tensor that is a view of stored data. NIB_NO_MEMORY: t is NULL, so that callers need not
  * check; NIB_BAD_INPUT: the checkpoint already has a tensor of that name. */
 nib_status nib__checkpoint_add_view(nib_checkpoint *cp, const nib_tensor *t, nib_err *err);
-/* Replaces stacked tensors by a view for each expert (dialect_mxfp4.c). */
-nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err);
+/* Empties the list of tensors, or of metadata, and makes room for `count`. */
+nib_status nib__checkpoint_clear_tensors(nib_checkpoint *cp, size_t count, nib_err *err);
+nib_status nib__checkpoint_clear_metas(nib_checkpoint *cp, size_t count, nib_err *err);
+/* Adds the entry of the metadata under another key; the first entry under a key stays. */
+nib_status nib__checkpoint_add_meta(nib_checkpoint *cp, const nib_meta *meta, const char *key,
+                                    nib_err *err);
 bool nib__weight_is_gguf(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_gguf(const nib_weight_query *q);
 /* State dicts of PyTorch programs: dialect_8da4w.c and dialect_gptfast.c. */

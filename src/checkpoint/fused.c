@@ -25,6 +25,18 @@ static const fused_row rows[] = {
      "self_attn.qkv_proj",
      {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
     {NIB_FUSED_GATE_UP, our_layers, "mlp.gate_up_proj", {"mlp.gate_proj", "mlp.up_proj"}},
+    {NIB_FUSED_EXPERTS,
+     our_layers,
+     "mlp.experts.#.gate_up_proj",
+     {"mlp.experts.#.gate_proj", "mlp.experts.#.up_proj"}},
+    {NIB_FUSED_EXPERTS,
+     our_layers,
+     "block_sparse_moe.experts.#.gate_up_proj",
+     {"block_sparse_moe.experts.#.w1", "block_sparse_moe.experts.#.w3"}},
+    {NIB_FUSED_EXPERTS,
+     our_layers,
+     "mlp.shared_expert.gate_up_proj",
+     {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"}},
     {NIB_FUSED_QKV, "blk.", "attn_qkv", {"attn_q", "attn_k", "attn_v"}},
     {NIB_FUSED_GATE_UP, "blk.", "ffn_up", {"ffn_gate", "ffn_up"}},
 };
@@ -41,20 +53,31 @@ static size_t skip_layer(const char *name, const char *layers)
     return digits > 0 && name[start + digits] == '.' ? start + digits + 1 : 0;
 }
 
-/* Whether the name begins with this module. */
-static bool is_module(const char *name, const char *module)
+size_t nib__skip_layer(const char *name) { return skip_layer(name, our_layers); }
+
+/* Length of the module at the start of the name, in which '#' is a number; 0: another module. */
+static size_t match_module(const char *name, const char *module)
 {
-    const size_t size = strlen(module);
-    return strncmp(name, module, size) == 0 && (name[size] == '.' || name[size] == 0);
+    const char *at = name;
+    for (; *module != 0; module++) {
+        const size_t digits = *module == '#' ? strspn(at, "0123456789") : 0;
+        if (*module == '#' ? digits == 0 : *at != *module)
+            return 0;
+        at += *module == '#' ? digits : 1;
+    }
+    return *at == '.' || *at == 0 ? (size_t)(at - name) : 0;
 }
 
-/* Copies the name with `from`, at offset `at`, replaced by `to`. */
-static bool replace(char out[NIB_FUSED_NAME], const char *name, size_t at, const char *from,
+/* Copies the name with the `size` bytes at offset `at` replaced by `to`; '#' takes their number. */
+static bool replace(char out[NIB_FUSED_NAME], const char *name, size_t at, size_t size,
                     const char *to)
 {
-    const int size =
-        snprintf(out, NIB_FUSED_NAME, "%.*s%s%s", (int)at, name, to, name + at + strlen(from));
-    return size < NIB_FUSED_NAME;
+    const size_t head = strcspn(to, "#"); /* what precedes the number is the same in both */
+    const char *number = to[head] == '#' ? name + at + head : "";
+    const size_t digits = strspn(number, "0123456789");
+    const int used = snprintf(out, NIB_FUSED_NAME, "%.*s%.*s%.*s%s%s", (int)at, name, (int)head, to,
+                              (int)digits, number, to + head + (digits > 0), name + at + size);
+    return used < NIB_FUSED_NAME;
 }
 
 static int count_parts(const fused_row *row)
@@ -70,22 +93,24 @@ bool nib__fused_part(nib_fused_part *out, const char *name, unsigned fused)
     for (size_t i = 0; i < COUNT(rows); i++) {
         const size_t at = (rows[i].of & fused) != 0 ? skip_layer(name, rows[i].layers) : 0;
         for (int p = 0; at > 0 && rows[i].parts[p] != NULL; p++) {
-            if (!is_module(name + at, rows[i].parts[p]))
+            const size_t size = match_module(name + at, rows[i].parts[p]);
+            if (size == 0)
                 continue;
             out->part = p;
             out->count = count_parts(&rows[i]);
-            return replace(out->whole, name, at, rows[i].parts[p], rows[i].whole);
+            return replace(out->whole, name, at, size, rows[i].whole);
         }
     }
     return false;
 }
 
-/* The table row of a fused tensor, and the offset of its module name; NULL: not fused. */
-static const fused_row *find_row(size_t *at, const char *name)
+/* The table row of a fused tensor; its module name has `size` bytes at `at`. NULL: not fused. */
+static const fused_row *find_row(size_t *at, size_t *size, const char *name)
 {
     for (size_t i = 0; i < COUNT(rows); i++) {
         *at = skip_layer(name, rows[i].layers);
-        if (*at > 0 && is_module(name + *at, rows[i].whole))
+        *size = *at > 0 ? match_module(name + *at, rows[i].whole) : 0;
+        if (*size > 0)
             return &rows[i];
     }
     return NULL;
@@ -93,10 +118,10 @@ static const fused_row *find_row(size_t *at, const char *name)
 
 bool nib__fused_name(char out[NIB_FUSED_NAME], const char *whole, int part)
 {
-    size_t at;
-    const fused_row *row = find_row(&at, whole);
+    size_t at, size;
+    const fused_row *row = find_row(&at, &size, whole);
     return row != NULL && part < count_parts(row) &&
-           replace(out, whole, at, row->whole, row->parts[part]);
+           replace(out, whole, at, size, row->parts[part]);
 }
 
 /* ---- rows ---- */
@@ -145,7 +170,8 @@ static bool compute_rows(const nib_checkpoint *cp, const fused_row *row, int64_t
 /* The tensor with a module's codes, one row for each row of the weight; SIZE_MAX: none. */
 static size_t find_codes(const nib_checkpoint *cp, const char *name, size_t module)
 {
-    static const char *const ends[] = {".weight", "._weight_qdata", ".weight_packed"};
+    static const char *const ends[] = {".weight", "._weight_qdata", ".weight_packed",
+                                       ".weight_blocks"};
     char codes[NIB_FUSED_NAME];
     for (size_t i = 0; i < COUNT(ends); i++) {
         const int size = snprintf(codes, sizeof codes, "%.*s%s", (int)module, name, ends[i]);
@@ -190,22 +216,31 @@ static split_kind classify(const nib_tensor *t, bool codes, int64_t n, int64_t *
 /* A fused tensor, and how it is split. */
 typedef struct fused {
     const fused_row *row;
-    size_t at, codes; /* offset of the module name; index of the tensor with its codes */
+    size_t codes; /* index of the tensor with its codes */
     int64_t n, block;
     split_kind kind;
+    bool alternate; /* rows of the parts take turns, as in gpt-oss */
 } fused;
 
 /* False: the tensor is not fused, or its module has no codes. */
 static bool find_fused(fused *out, const nib_checkpoint *cp, const char *name)
 {
-    out->row = find_row(&out->at, name);
+    size_t at, size;
+    out->row = find_row(&at, &size, name);
     if (out->row == NULL || out->row->layers != our_layers)
         return false;
-    out->codes = find_codes(cp, name, out->at + strlen(out->row->whole));
+    out->codes = find_codes(cp, name, at + size);
     if (out->codes == SIZE_MAX)
         return false;
     out->n = cp->tensors[out->codes]->shape[0];
+    out->alternate = cp->alternate && out->row->of == NIB_FUSED_EXPERTS;
     return true;
+}
+
+/* Dialects that read rows which take turns. */
+static bool reads_alternate(const nib_tensor *codes)
+{
+    return nib__type_is_float(codes->type) || nib__ends_with(codes->name, ".weight_blocks");
 }
 
 /* Whether every part has its rows, in whole blocks, and a name that fits. */
@@ -213,7 +248,7 @@ static bool can_split(fused *f, const nib_checkpoint *cp, size_t i)
 {
     char name[NIB_FUSED_NAME];
     int64_t first, count;
-    bool whole = true;
+    bool whole = !f->alternate || (f->n <= INT32_MAX && reads_alternate(cp->tensors[f->codes]));
     f->kind = classify(cp->tensors[i], i == f->codes, f->n, &f->block);
     for (int p = 0; p < count_parts(f->row); p++)
         whole = whole && nib__fused_name(name, cp->tensors[i]->name, p) &&
@@ -234,10 +269,12 @@ static const nib_tensor *make_view(nib_checkpoint *cp, const nib_tensor *t, cons
     *out = *t;
     out->name = nib__arena_copy(&cp->arena, name, strlen(name));
     if (f->kind == SPLIT_ROWS) {
-        const uint64_t row = t->bytes / (uint64_t)t->shape[0];
+        const uint64_t row = t->bytes / (uint64_t)t->shape[0],
+                       step = t->stored_n > 0 ? (uint64_t)nib__type_bits(t->type) / 8 : row;
         out->shape[0] = count / f->block;
-        out->data = t->data + row * (uint64_t)(first / f->block);
+        out->data = t->data + step * (uint64_t)(f->alternate ? p : first / f->block);
         out->bytes = row * (uint64_t)out->shape[0];
+        out->rows = f->alternate ? cp->even : NULL;
     } else if (f->kind == SPLIT_SHAPE) { /* rows, then columns */
         int64_t *shape = nib__arena_take(&cp->arena, 2, sizeof *shape);
         if (shape == NULL)
@@ -254,11 +291,7 @@ static const nib_tensor *make_view(nib_checkpoint *cp, const nib_tensor *t, cons
 static nib_status split_metas(nib_checkpoint *cp, const nib_checkpoint *before, const bool *whole,
                               nib_err *err)
 {
-    cp->metas = nib__arena_take(&cp->arena, PARTS_MAX * before->meta_count, sizeof *cp->metas);
-    cp->meta_count = 0;
-    if (cp->metas == NULL ||
-        !nib__name_index_init(&cp->by_key, &cp->arena, PARTS_MAX * before->meta_count))
-        return nib__checkpoint_no_memory(err, cp->path);
+    NIB_TRY(nib__checkpoint_clear_metas(cp, PARTS_MAX * before->meta_count, err));
     for (size_t i = 0; i < before->meta_count; i++) {
         const nib_meta *meta = before->metas[i];
         fused f;
@@ -266,21 +299,23 @@ static nib_status split_metas(nib_checkpoint *cp, const nib_checkpoint *before, 
         const bool split = find_fused(&f, before, meta->key) && !whole[f.codes] &&
                            nib__fused_name(key, meta->key, 0); /* the first part's is the longest */
         for (int p = 0; p < (split ? count_parts(f.row) : 1); p++) {
-            nib_meta *part = nib__arena_take(&cp->arena, 1, sizeof *part);
-            if (part == NULL)
-                return nib__checkpoint_no_memory(err, cp->path);
             if (split)
                 (void)nib__fused_name(key, meta->key, p);
-            part->key = split ? nib__arena_copy(&cp->arena, key, strlen(key)) : meta->key;
-            part->value = meta->value;
-            if (part->key == NULL)
-                return nib__checkpoint_no_memory(err, cp->path);
-            cp->metas[cp->meta_count] = part;
-            if (nib__name_index_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count) ==
-                NULL)
-                cp->meta_count++;
+            NIB_TRY(nib__checkpoint_add_meta(cp, meta, split ? key : meta->key, err));
         }
     }
+    return NIB_OK;
+}
+
+/* Makes the list of rows for parts of up to n rows that take turns. */
+static nib_status list_even(nib_checkpoint *cp, int64_t n, nib_err *err)
+{
+    int32_t *even = nib__arena_take(&cp->arena, (uint64_t)n, sizeof *even);
+    if (even == NULL)
+        return nib__checkpoint_no_memory(err, cp->path);
+    for (int64_t i = 0; i < n; i++)
+        even[i] = (int32_t)(2 * i);
+    cp->even = even;
     return NIB_OK;
 }
 
@@ -288,6 +323,7 @@ nib_status nib__fused_split(nib_checkpoint *cp, nib_err *err)
 {
     const nib_checkpoint before = *cp;
     size_t count = 0;
+    int64_t alternate = 0;
     fused f;
     char note[200];
     bool *whole =
@@ -297,15 +333,14 @@ nib_status nib__fused_split(nib_checkpoint *cp, nib_err *err)
     for (size_t i = 0; i < before.count; i++)
         if (find_fused(&f, &before, before.tensors[i]->name)) {
             whole[f.codes] = whole[f.codes] || !can_split(&f, &before, i);
+            alternate = f.alternate ? nib__max(alternate, f.n / 2) : alternate;
             count++;
         }
     if (count == 0)
         return NIB_OK;
-    const size_t room = before.count + (PARTS_MAX - 1) * count;
-    cp->tensors = nib__arena_take(&cp->arena, room, sizeof *cp->tensors);
-    cp->count = count = 0;
-    if (cp->tensors == NULL || !nib__name_index_init(&cp->by_name, &cp->arena, room))
-        return nib__checkpoint_no_memory(err, cp->path);
+    NIB_TRY(nib__checkpoint_clear_tensors(cp, before.count + (PARTS_MAX - 1) * count, err));
+    NIB_TRY(list_even(cp, alternate, err));
+    count = 0;
     for (size_t i = 0; i < before.count; i++) {
         const nib_tensor *t = before.tensors[i];
         if (!find_fused(&f, &before, t->name) || whole[f.codes]) {
@@ -315,6 +350,8 @@ nib_status nib__fused_split(nib_checkpoint *cp, nib_err *err)
         f.kind = classify(t, i == f.codes, f.n, &f.block);
         for (int p = 0; p < count_parts(f.row); p++)
             NIB_TRY(nib__checkpoint_add_view(cp, make_view(cp, t, &f, p), err));
+        if (f.row->of == NIB_FUSED_EXPERTS) /* the writer does not join them */
+            continue;
         cp->fused |= f.row->of;
         count++;
     }
@@ -333,7 +370,7 @@ bool nib__fused_fail(const nib_weight_query *q, nib_status *status)
     const nib_checkpoint *cp = q->cp;
     nib_fused_part part;
     char shown[NIB_SHOWN];
-    if (!nib__fused_part(&part, q->module, NIB_FUSED_QKV | NIB_FUSED_GATE_UP))
+    if (!nib__fused_part(&part, q->module, NIB_FUSED_ANY))
         return false;
     const size_t size = strlen(part.whole);
     for (size_t i = 0; i < cp->count; i++) {

@@ -10,8 +10,15 @@
 
 #include "checkpoint_inside.h"
 
-/* Bits: which weights a family stores fused, or split by head (head_norms.h). */
-enum { NIB_FUSED_QKV = 1, NIB_FUSED_GATE_UP = 2, NIB_APART_HEAD_NORMS = 4 };
+/* Bits: which weights a family stores fused, or split by head (head_norms.h). EXPERTS: gate and up
+ * of an expert, fused in the stacks of experts.h, which the writer writes apart. */
+enum {
+    NIB_FUSED_QKV = 1,
+    NIB_FUSED_GATE_UP = 2,
+    NIB_APART_HEAD_NORMS = 4,
+    NIB_FUSED_EXPERTS = 8,
+    NIB_FUSED_ANY = NIB_FUSED_QKV | NIB_FUSED_GATE_UP | NIB_FUSED_EXPERTS
+};
 
 enum { NIB_FUSED_NAME = 256 };
 
@@ -21,6 +28,8 @@ typedef struct nib_fused_part {
     int part, count;            /* part number `part` of `count` */
 } nib_fused_part;
 
+/* Offset of what follows "model.layers.N." in the name; 0: the name has another form. */
+size_t nib__skip_layer(const char *name);
 /* "model.layers.3.mlp.up_proj.weight" is part 1 of "model.layers.3.mlp.gate_up_proj.weight" if
  * `fused` has that bit; likewise for GGUF names. False: not part of a fused tensor. */
 bool nib__fused_part(nib_fused_part *out, const char *name, unsigned fused);

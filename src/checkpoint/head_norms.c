@@ -123,25 +123,11 @@ static nib_status join_metas(nib_checkpoint *cp, const before_joining *from, nib
     const nib_checkpoint *before = &from->cp;
     char joined[NIB_FUSED_NAME];
     int64_t head;
-    cp->metas = nib__arena_take(&cp->arena, before->meta_count, sizeof *cp->metas);
-    cp->meta_count = 0;
-    if (cp->metas == NULL || !nib__name_index_init(&cp->by_key, &cp->arena, before->meta_count))
-        return nib__checkpoint_no_memory(err, cp->path);
+    NIB_TRY(nib__checkpoint_clear_metas(cp, before->meta_count, err));
     for (size_t i = 0; i < before->meta_count; i++) {
         const nib_meta *meta = before->metas[i];
-        if (count_joined(joined, &head, from, meta->key) > 0) {
-            nib_meta *own = nib__arena_take(&cp->arena, 1, sizeof *own);
-            if (own == NULL)
-                return nib__checkpoint_no_memory(err, cp->path);
-            *own = (nib_meta){nib__arena_copy(&cp->arena, joined, strlen(joined)), meta->value};
-            if (own->key == NULL)
-                return nib__checkpoint_no_memory(err, cp->path);
-            meta = own;
-        }
-        cp->metas[cp->meta_count] = meta;
-        if (nib__name_index_add(&cp->by_key, (const void *const *)cp->metas, cp->meta_count) ==
-            NULL)
-            cp->meta_count++;
+        const bool is_joined = count_joined(joined, &head, from, meta->key) > 0;
+        NIB_TRY(nib__checkpoint_add_meta(cp, meta, is_joined ? joined : meta->key, err));
     }
     return NIB_OK;
 }
@@ -162,10 +148,7 @@ nib_status nib__head_norms_join(nib_checkpoint *cp, nib_err *err)
         }
     if (count == 0)
         return NIB_OK;
-    cp->tensors = nib__arena_take(&cp->arena, from.cp.count, sizeof *cp->tensors);
-    cp->count = 0;
-    if (cp->tensors == NULL || !nib__name_index_init(&cp->by_name, &cp->arena, from.cp.count))
-        return nib__checkpoint_no_memory(err, cp->path);
+    NIB_TRY(nib__checkpoint_clear_tensors(cp, from.cp.count, err));
     for (size_t i = 0; i < from.cp.count; i++) {
         const nib_tensor *t = from.cp.tensors[i];
         const int64_t heads = count_joined(joined, &head, &from, t->name);

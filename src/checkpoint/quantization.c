@@ -6,7 +6,7 @@
  */
 #include "quantization.h"
 
-#include "fused.h"
+#include "experts.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -652,29 +652,116 @@ static bool name_has_part(const char *module, const char *part)
     return false;
 }
 
-/* For a part of a fused weight, the config may name the whole weight. */
-static nib_status matches_targets(bool *out, const nib_targets *targets, const char *module,
-                                  nib_err *err)
+/* A name that the config may give to a module: number 0 is its own; then those of its family; for a
+ * part of a fused weight, also those of the whole weight. NULL: there is none of this number. */
+static const char *next_name(char out[NIB_FUSED_NAME], const nib_quantization *q,
+                             const char *module, size_t number)
 {
     nib_fused_part part;
-    NIB_TRY(nib__targets_match(out, targets, module, err));
-    if (*out || !nib__fused_part(&part, module, NIB_FUSED_QKV | NIB_FUSED_GATE_UP))
-        return NIB_OK;
-    return nib__targets_match(out, targets, part.whole, err);
+    size_t others = 0;
+    if (number == 0)
+        return module;
+    while (nib__experts_other_name(out, q->family, module, others))
+        if (++others == number)
+            return out;
+    if (!nib__fused_part(&part, module, NIB_FUSED_ANY))
+        return NULL;
+    number -= others + 1;
+    if (number == 0)
+        return memcpy(out, part.whole, sizeof part.whole);
+    return nib__experts_other_name(out, q->family, part.whole, number - 1) ? out : NULL;
+}
+
+static nib_status matches_targets(bool *out, const nib_quantization *q, const nib_targets *targets,
+                                  const char *module, nib_err *err)
+{
+    char other[NIB_FUSED_NAME];
+    const char *name;
+    *out = false;
+    for (size_t i = 0; !*out && (name = next_name(other, q, module, i)) != NULL; i++)
+        NIB_TRY(nib__targets_match(out, targets, name, err));
+    return NIB_OK;
 }
 
 nib_status nib__quantization_keeps(bool *out, const nib_quantization *q, const char *module,
                                    nib_err *err)
 {
     const nib_coding_group *group;
+    char other[NIB_FUSED_NAME];
+    const char *name;
     if (q->method == NIB_METHOD_COMPRESSED) {
         NIB_TRY(nib__quantization_group(&group, q, module, err));
         *out = group == NULL;
         return NIB_OK;
     }
-    NIB_TRY(matches_targets(out, &q->kept, module, err));
-    for (size_t i = 0; i < q->kept.name_count && !*out; i++)
-        *out = name_has_part(module, *(const char *const *)q->kept.names[i]);
+    NIB_TRY(matches_targets(out, q, &q->kept, module, err));
+    for (size_t n = 0; !*out && q->kept.name_count != 0; n++) {
+        if ((name = next_name(other, q, module, n)) == NULL)
+            break;
+        for (size_t i = 0; i < q->kept.name_count && !*out; i++)
+            *out = name_has_part(name, *(const char *const *)q->kept.names[i]);
+    }
+    return NIB_OK;
+}
+
+/* Marks the entries of a list that match the name: used[] has names, then expressions. */
+static nib_status mark_entries(bool *used, const nib_targets *list, bool parts, const char *name,
+                               nib_err *err)
+{
+    nib_err problem = {NIB_OK, ""};
+    const size_t at =
+        list->name_count != 0 ? nib__name_index_find(&list->by_name, list->names, name) : SIZE_MAX;
+    if (at != SIZE_MAX)
+        used[at] = true;
+    for (size_t i = 0; parts && i < list->name_count; i++)
+        used[i] = used[i] || name_has_part(name, *(const char *const *)list->names[i]);
+    for (size_t i = 0; i < list->pattern_count; i++) {
+        bool *is = &used[list->name_count + i];
+        *is = *is || nib__pattern_matches(list->patterns[i], name, &problem);
+        if (problem.status != NIB_OK)
+            return nib__fail(err, problem.status, "%s", problem.text);
+    }
+    return NIB_OK;
+}
+
+/* The expression as in the config: targets.c put it into "re:(?:...).*". NULL: out of memory. */
+static const char *unwrap_expression(const char *text, nib_arena *arena)
+{
+    char *out = nib__arena_copy(arena, text + 3, strlen(text) - 6);
+    return out != NULL ? memcpy(out, "re:", 3) : NULL;
+}
+
+nib_status nib__quantization_unmatched(size_t *count, const char **first, const nib_quantization *q,
+                                       const char *const *modules, size_t module_count,
+                                       nib_arena *arena, nib_err *err)
+{
+    enum { TRIES_MAX = 1 << 24 };
+    const bool parts = q->method != NIB_METHOD_COMPRESSED;
+    const nib_targets *list = parts ? &q->kept : &q->ignore;
+    const size_t entries = list->name_count + list->pattern_count;
+    char other[NIB_FUSED_NAME];
+    const char *name;
+    *count = 0;
+    if (entries == 0 || module_count > TRIES_MAX / entries)
+        return NIB_OK;
+    bool *used = nib__arena_take(arena, entries, sizeof *used);
+    if (used == NULL)
+        return nib__fail_memory(err, entries, "a list of modules");
+    for (size_t m = 0; m < module_count; m++)
+        for (size_t i = 0; (name = next_name(other, q, modules[m], i)) != NULL; i++)
+            NIB_TRY(mark_entries(used, list, parts, name, err));
+    for (size_t i = 0; i < entries; i++) {
+        const bool is_name = i < list->name_count;
+        const char *text = is_name ? *(const char *const *)list->names[i]
+                                   : nib__pattern_text(list->patterns[i - list->name_count]);
+        /* of a name that is there twice, only one is marked */
+        if (used[is_name ? nib__name_index_find(&list->by_name, list->names, text) : i])
+            continue;
+        if ((*count)++ == 0)
+            *first = is_name ? text : unwrap_expression(text, arena);
+    }
+    if (*count != 0 && *first == NULL)
+        return nib__fail_memory(err, NIB_FUSED_NAME, "an expression");
     return NIB_OK;
 }
 
@@ -683,11 +770,11 @@ nib_status nib__quantization_group(const nib_coding_group **out, const nib_quant
 {
     bool found = false;
     *out = NULL;
-    NIB_TRY(matches_targets(&found, &q->ignore, module, err));
+    NIB_TRY(matches_targets(&found, q, &q->ignore, module, err));
     if (found)
         return NIB_OK;
     for (size_t i = 0; i < q->group_count; i++) {
-        NIB_TRY(matches_targets(&found, &q->groups[i].targets, module, err));
+        NIB_TRY(matches_targets(&found, q, &q->groups[i].targets, module, err));
         if (found) {
             *out = &q->groups[i];
             return NIB_OK;

@@ -43,6 +43,7 @@ typedef struct nib_coding_group {
 typedef struct nib_quantization {
     nib_method method;
     const char *method_name; /* as in the file; NULL: none */
+    const char *family; /* model_type of the model, whose names the lists have; NULL: unknown */
     /* compressed-tensors */
     char format[NIB_WORD];
     nib_coding_group *groups; /* [group_count] */
@@ -78,5 +79,10 @@ nib_status nib__quantization_keeps(bool *out, const nib_quantization *q, const c
  * takes precedence over the class Linear. */
 nib_status nib__quantization_group(const nib_coding_group **out, const nib_quantization *q,
                                    const char *module, nib_err *err);
+/* Counts the entries of the list of modules that stay floats which match none of these modules;
+ * *first: the first of them. Not counted (0) if that takes too many comparisons. */
+nib_status nib__quantization_unmatched(size_t *count, const char **first, const nib_quantization *q,
+                                       const char *const *modules, size_t module_count,
+                                       nib_arena *arena, nib_err *err);
 
 #endif

@@ -1,16 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * GGUF <-> Hugging Face names of known architectures. Looks up the part of the name before
- * ".weight" or ".bias", either all of it or what follows the layer number.
+ * ".weight" or ".bias", either all of it or what follows the layer number. Names of stacks of
+ * experts become those that experts.c splits.
  */
 #include "renames.h"
 
 #include <stdio.h>
 
-/* Traits of an architecture. Norms: BEFORE attention and the MLP, AFTER them, both (AROUND), or
- * both under the names post_self_attn and post_mlp (NAMED). MLP: GATED, PLAIN, or gate and up FUSED
- * (fused.h). */
-enum { BEFORE = 1, AFTER = 2, AROUND = 4, GATED = 8, PLAIN = 16, FUSED = 32, NAMED = 64, ANY = ~0 };
+/* Traits of an architecture. Norms: BEFORE attention and the MLP, the same with the MLP's called
+ * post_attention_norm (LATE), AFTER them, both (AROUND), or both under the names post_self_attn and
+ * post_mlp (NAMED). MLP: GATED, PLAIN, or gate and up FUSED (fused.h). EXPERTS: also a mixture of
+ * experts, with Mixtral's names (MIXTRAL), and the shared expert called shared_experts (SEVERAL).
+ * LATENT: attention with projections to a smaller width. */
+enum {
+    BEFORE = 1 << 0,
+    AFTER = 1 << 1,
+    AROUND = 1 << 2,
+    GATED = 1 << 3,
+    PLAIN = 1 << 4,
+    FUSED = 1 << 5,
+    NAMED = 1 << 6,
+    LATE = 1 << 7,
+    EXPERTS = 1 << 8,
+    MIXTRAL = 1 << 9,
+    SEVERAL = 1 << 10,
+    LATENT = 1 << 11,
+    ANY = ~0
+};
+
+enum { EXPERT_NAME = 64 /* bytes of the longest row's name with a number */ };
 
 typedef struct rename_row {
     const char *gguf, *ours;
@@ -25,15 +44,29 @@ typedef struct arch_row {
 } arch_row;
 
 static const arch_row archs[] = {
-    {"llama", BEFORE | GATED, true, 0}, /* also mistral */
-    {"qwen2", BEFORE | GATED, false, 0},    {"qwen3", BEFORE | GATED, false, 0},
-    {"smollm3", BEFORE | GATED, true, 0},   {"olmo2", AFTER | GATED, false, 0},
-    {"exaone4", AFTER | GATED, false, 0},   {"granite", BEFORE | GATED, true, 0},
-    {"gemma", BEFORE | GATED, false, 1},    {"gemma2", AROUND | GATED, false, 1},
-    {"gemma3", AROUND | GATED, false, 1},   {"command-r", BEFORE | GATED, false, 0},
-    {"cohere2", BEFORE | GATED, false, 0},  {"starcoder2", BEFORE | PLAIN, false, 0},
-    {"stablelm", BEFORE | GATED, false, 0}, {"phi3", BEFORE | FUSED, false, 0},
+    {"llama", BEFORE | GATED | MIXTRAL, true, 0}, /* also mistral, mixtral */
+    {"qwen2", BEFORE | GATED, false, 0},
+    {"qwen3", BEFORE | GATED, false, 0},
+    {"smollm3", BEFORE | GATED, true, 0},
+    {"olmo2", AFTER | GATED, false, 0},
+    {"exaone4", AFTER | GATED, false, 0},
+    {"granite", BEFORE | GATED, true, 0},
+    {"gemma", BEFORE | GATED, false, 1},
+    {"gemma2", AROUND | GATED, false, 1},
+    {"gemma3", AROUND | GATED, false, 1},
+    {"command-r", BEFORE | GATED, false, 0},
+    {"cohere2", BEFORE | GATED, false, 0},
+    {"starcoder2", BEFORE | PLAIN, false, 0},
+    {"stablelm", BEFORE | GATED, false, 0},
+    {"phi3", BEFORE | FUSED, false, 0},
     {"glm4", NAMED | FUSED, false, 0},
+    {"qwen2moe", BEFORE | GATED | EXPERTS, false, 0},
+    {"qwen3moe", BEFORE | GATED | EXPERTS, false, 0},
+    {"granitemoe", BEFORE | GATED | EXPERTS, true, 0},
+    {"gpt-oss", LATE | EXPERTS, false, 0},
+    {"deepseek2", BEFORE | GATED | SEVERAL | LATENT, false, 0},
+    {"glm4moe", LATE | GATED | SEVERAL, false, 0},
+    {"llama4", BEFORE | GATED | EXPERTS, false, 0},
 };
 
 static const rename_row whole[] = {
@@ -57,13 +90,42 @@ static const rename_row in_layer[] = {
     {"ffn_down", "mlp.down_proj", GATED | FUSED},
     {"ffn_up", "mlp.c_fc", PLAIN},
     {"ffn_down", "mlp.c_proj", PLAIN},
-    {"attn_norm", "input_layernorm", BEFORE | AROUND | NAMED},
+    {"attn_norm", "input_layernorm", BEFORE | LATE | AROUND | NAMED},
     {"ffn_norm", "post_attention_layernorm", BEFORE | NAMED},
     {"ffn_norm", "pre_feedforward_layernorm", AROUND},
-    {"post_attention_norm", "post_attention_layernorm", AFTER | AROUND},
+    {"post_attention_norm", "post_attention_layernorm", LATE | AFTER | AROUND},
     {"post_ffw_norm", "post_feedforward_layernorm", AFTER | AROUND},
     {"post_attention_norm", "post_self_attn_layernorm", NAMED},
     {"post_ffw_norm", "post_mlp_layernorm", NAMED},
+    {"ffn_gate_inp", "mlp.gate", EXPERTS | SEVERAL},
+    {"ffn_gate_exps", "mlp.experts.gate_proj", EXPERTS | SEVERAL},
+    {"ffn_up_exps", "mlp.experts.up_proj", EXPERTS | SEVERAL},
+    {"ffn_down_exps", "mlp.experts.down_proj", EXPERTS | SEVERAL},
+    {"ffn_gate_up_exps", "mlp.experts.gate_up_proj", EXPERTS | SEVERAL},
+    {"ffn_gate_inp", "block_sparse_moe.gate", MIXTRAL},
+    {"ffn_gate_exps", "block_sparse_moe.experts.w1", MIXTRAL},
+    {"ffn_up_exps", "block_sparse_moe.experts.w3", MIXTRAL},
+    {"ffn_down_exps", "block_sparse_moe.experts.w2", MIXTRAL},
+    {"ffn_gate_up_exps", "block_sparse_moe.experts.gate_up_proj", MIXTRAL},
+    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", EXPERTS},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", EXPERTS},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj", EXPERTS},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj", EXPERTS},
+    {"ffn_gate_shexp", "mlp.shared_experts.gate_proj", SEVERAL},
+    {"ffn_up_shexp", "mlp.shared_experts.up_proj", SEVERAL},
+    {"ffn_down_shexp", "mlp.shared_experts.down_proj", SEVERAL},
+    {"attn_q_a", "self_attn.q_a_proj", LATENT},
+    {"attn_q_a_norm", "self_attn.q_a_layernorm", LATENT},
+    {"attn_q_b", "self_attn.q_b_proj", LATENT},
+    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", LATENT},
+    {"attn_kv_a_norm", "self_attn.kv_a_layernorm", LATENT},
+    {"attn_kv_b", "self_attn.kv_b_proj", LATENT},
+};
+
+/* Names that end otherwise than in the same suffix. */
+static const rename_row whole_in_layer[] = {
+    {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias", EXPERTS | SEVERAL},
+    {"attn_sinks.weight", "self_attn.sinks", EXPERTS},
 };
 
 static const char gguf_layers[] = "blk.", our_layers[] = "model.layers.";
@@ -115,29 +177,84 @@ static const rename_row *find_row(const rename_row *rows, size_t count, const ar
     return NULL;
 }
 
+/* The name after "blk.3." or "model.layers.3.", and the digits of its number; NULL: it begins so
+ * but goes on otherwise. digits 0: it does not begin so, and all of it is returned. */
+static const char *skip_layer(const char *name, const char *layers, size_t *digits)
+{
+    const size_t start = strlen(layers);
+    *digits = 0;
+    if (strncmp(name, layers, start) != 0)
+        return name;
+    *digits = count_digits(name + start);
+    return *digits > 0 && name[start + *digits] == '.' ? name + start + *digits + 1 : NULL;
+}
+
+/* The part of a name without the number of an expert, which is after "experts." here, and at the
+ * end in GGUF for its share of a stack. Returns the digits of the number; 0: there is none. */
+static size_t take_expert(char out[NIB_RENAME_MAX], const char **number, const char *part,
+                          size_t size, bool from_gguf)
+{
+    const char *mark = from_gguf ? "_exps." : ".experts.", *found = strstr(part, mark);
+    if (found == NULL || size >= NIB_RENAME_MAX)
+        return 0;
+    *number = found + strlen(mark);
+    const size_t before = (size_t)(*number - part), digits = count_digits(*number),
+                 past = before + digits;
+    if (digits == 0 || (from_gguf ? past != size : past + 1 >= size || part[past] != '.'))
+        return 0;
+    if (from_gguf)
+        snprintf(out, NIB_RENAME_MAX, "%.*s", (int)(before - 1), part);
+    else
+        snprintf(out, NIB_RENAME_MAX, "%.*s%.*s", (int)before, part, (int)(size - past - 1),
+                 part + past + 1);
+    return digits;
+}
+
+/* Puts the number of an expert back into a name of the table. False: it is not that of a stack. */
+static bool put_expert(char out[EXPERT_NAME], const char *renamed, const char *number,
+                       size_t digits, bool from_gguf)
+{
+    const char *mark = from_gguf ? ".experts." : "_exps", *found = strstr(renamed, mark);
+    if (found == NULL)
+        return false;
+    const size_t before = (size_t)(found - renamed) + strlen(mark);
+    snprintf(out, EXPERT_NAME, "%.*s%s%.*s%s%s", (int)before, renamed, from_gguf ? "" : ".",
+             (int)digits, number, from_gguf ? "." : "", renamed + before);
+    return true;
+}
+
 static bool rename_any(char out[NIB_RENAME_MAX], const char *arch_name, const char *name,
                        bool from_gguf)
 {
     const arch_row *arch = find_arch(arch_name);
     const char *from = from_gguf ? gguf_layers : our_layers,
-               *to = from_gguf ? our_layers : gguf_layers, *end = strrchr(name, '.');
-    size_t digits = 0;
-    if (arch == NULL || end == NULL || (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0))
+               *to = from_gguf ? our_layers : gguf_layers;
+    char stack[NIB_RENAME_MAX], expert[EXPERT_NAME];
+    size_t digits, expert_digits = 0;
+    const char *part = skip_layer(name, from, &digits), *number = NULL;
+    if (arch == NULL || part == NULL)
         return false;
-    const char *part = name;
-    if (strncmp(name, from, strlen(from)) == 0) {
-        digits = count_digits(name + strlen(from));
-        part = name + strlen(from) + digits + 1;
-        if (digits == 0 || part[-1] != '.' || part > end)
+    const char *end = part + strlen(part);
+    const rename_row *row = digits > 0 ? find_row(whole_in_layer, COUNT(whole_in_layer), arch, part,
+                                                  strlen(part), from_gguf)
+                                       : NULL;
+    if (row == NULL) {
+        end = strrchr(part, '.');
+        if (end == NULL || (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0))
             return false;
+        const size_t size = (size_t)(end - part);
+        expert_digits = digits > 0 ? take_expert(stack, &number, part, size, from_gguf) : 0;
+        row = expert_digits > 0
+                  ? find_row(in_layer, COUNT(in_layer), arch, stack, strlen(stack), from_gguf)
+              : digits > 0 ? find_row(in_layer, COUNT(in_layer), arch, part, size, from_gguf)
+                           : find_row(whole, COUNT(whole), arch, part, size, from_gguf);
     }
-    const rename_row *row =
-        digits > 0
-            ? find_row(in_layer, COUNT(in_layer), arch, part, (size_t)(end - part), from_gguf)
-            : find_row(whole, COUNT(whole), arch, part, (size_t)(end - part), from_gguf);
     if (row == NULL)
         return false;
     const char *renamed = from_gguf ? row->ours : row->gguf;
+    if (expert_digits > 0 && !put_expert(expert, renamed, number, expert_digits, from_gguf))
+        return false;
+    renamed = expert_digits > 0 ? expert : renamed;
     if (digits > 0)
         snprintf(out, NIB_RENAME_MAX, "%s%.*s.%s%s", to, (int)digits, name + strlen(from), renamed,
                  end);

@@ -15,7 +15,9 @@ bool nib__rename_knows(const char *arch);
 bool nib__rename_pairs(const char *arch);
 /* What it adds to stored norm weights: 1 for Gemma, whose weights are off by one, otherwise 0. */
 double nib__rename_norm_offset(const char *arch);
-/* "blk.3.attn_q.weight" <-> "model.layers.3.self_attn.q_proj.weight" in a known architecture.
+/* "blk.3.attn_q.weight" <-> "model.layers.3.self_attn.q_proj.weight" in a known architecture. An
+ * expert's "mlp.experts.5.up_proj.weight" is the share "ffn_up_exps.5.weight" of a stack, which the
+ * writer joins.
  * False: no rule; out is untouched and the name stays. */
 bool nib__rename_from_gguf(char out[NIB_RENAME_MAX], const char *arch, const char *name);
 bool nib__rename_to_gguf(char out[NIB_RENAME_MAX], const char *arch, const char *name);

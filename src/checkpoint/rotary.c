@@ -143,16 +143,8 @@ nib_status nib__rotary_weight(const nib_weight_query *q)
 
 nib_status nib__rotary_bias(const nib_weight_query *q, const nib_tensor *bias)
 {
-    const size_t size = (size_t)nib__type_bits(bias->type) / 8;
-    bool fresh;
     if (!is_rotated(q))
         return NIB_OK;
     NIB_TRY(check_rows(q, ".bias"));
-    uint8_t *values = nib__checkpoint_copy(q->cp, bias, (size_t)bias->bytes, &fresh);
-    if (values == NULL)
-        return nib__fail_memory(q->err, bias->bytes, bias->name);
-    for (int64_t i = 0; fresh && i < q->out->n; i++)
-        memcpy(values + (size_t)i * size, bias->data + (size_t)q->cp->paired_rows[i] * size, size);
-    q->out->bias = values;
-    return NIB_OK;
+    return nib__weight_order_bias(q, bias, q->cp->paired_rows);
 }

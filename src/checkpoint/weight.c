@@ -242,14 +242,15 @@ void nib__weight_report_f64(const nib_weight_query *q, const char *suffix, const
                        "every product here is computed in f32");
 }
 
-/* Checks only real scales: padding of the tiles may have any value. */
-static nib_status check_tiles(const nib_weight_query *q, const char *suffix)
+/* Checks only the weight's own scales: padding of tiles may have any value, and rows between those
+ * of a view belong to another weight. */
+static nib_status check_each_scale(const nib_weight_query *q, const char *suffix)
 {
     const nib_weight *w = q->out;
     const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
     for (int64_t i = 0; i < w->n; i++)
         for (int64_t g = 0; g < groups; g++)
-            if (!isfinite(nib__weight_group_scale(w, i, g)))
+            if (!isfinite(nib__weight_group_scale(w, i, g))) /* of one byte: NaN */
                 return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                         "scale at row %" PRId64 ", group %" PRId64
                                         " is nan in f32; results would not be finite",
@@ -265,8 +266,8 @@ nib_status nib__weight_check_scales(const nib_weight_query *q, const char *suffi
         return nib__weight_fail(
             q, NIB_BAD_INPUT, suffix, "is %s; scales are %s", nib__type_stored_name(w->scale_type),
             wanted != NIB_TYPE_NONE ? nib__type_stored_name(wanted) : "F32, F16, BF16 or F64");
-    if (w->scale_tiles)
-        return check_tiles(q, suffix);
+    if (w->scale_tiles || w->rows != NULL)
+        return check_each_scale(q, suffix);
     NIB_TRY(nib__weight_check_finite(q, suffix, w->scales, w->scale_type, scale_count(w), "scale"));
     if (w->scale_type == NIB_TYPE_F64)
         nib__weight_report_f64(q, suffix, w->scales, scale_count(w));
@@ -377,6 +378,12 @@ nib_status nib__weight_read_static(const nib_weight_query *q, const char *scale,
 
 /* ---- plain weights ---- */
 
+bool nib__weight_is_stacked(const nib_weight_query *q, const nib_tensor *codes)
+{
+    (void)q;
+    return codes->rows != NULL || codes->stored_n > 0;
+}
+
 nib_status nib__weight_plain(const nib_weight_query *q)
 {
     const nib_tensor *tensor = nib__weight_part(q, ".weight");
@@ -392,6 +399,11 @@ nib_status nib__weight_plain(const nib_weight_query *q)
     w->layout = NIB_LAYOUT_FLOAT;
     w->scheme = (nib_scheme){.symmetric = true};
     w->codes = tensor->data;
+    w->rows = tensor->rows;
+    if (tensor->stored_n > 0) { /* experts.c takes no other type than these three */
+        w->layout = NIB_LAYOUT_FLOAT_T;
+        w->stored_n = tensor->stored_n;
+    }
     switch (tensor->type) {
     case NIB_TYPE_F64: /* no code holds f64: values are rounded to f32 when read */
         w->scheme.code = NIB_CODE_F32;

@@ -186,6 +186,20 @@ static nib_status check_absent(const nib_weight_query *q, const nib_tensor *bias
     return NIB_OK;
 }
 
+nib_status nib__weight_order_bias(const nib_weight_query *q, const nib_tensor *bias,
+                                  const int32_t *rows)
+{
+    const size_t size = (size_t)nib__type_bits(bias->type) / 8;
+    bool fresh;
+    uint8_t *values = nib__checkpoint_copy(q->cp, bias, (size_t)bias->bytes, &fresh);
+    if (values == NULL)
+        return nib__fail_memory(q->err, bias->bytes, bias->name);
+    for (int64_t i = 0; fresh && i < q->out->n; i++)
+        memcpy(values + (size_t)i * size, bias->data + (size_t)rows[i] * size, size);
+    q->out->bias = values;
+    return NIB_OK;
+}
+
 nib_status nib__weight_read_bias(const nib_weight_query *q)
 {
     nib_weight *w = q->out;
@@ -201,10 +215,12 @@ nib_status nib__weight_read_bias(const nib_weight_query *q)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".bias", "is %s; a bias is F32, F16, BF16 or F64",
                                 nib__type_stored_name(bias->type));
     NIB_TRY(nib__weight_expect(q, ".bias", bias, NIB_TYPE_NONE, 1, &w->n));
-    NIB_TRY(nib__weight_check_finite(q, ".bias", bias->data, bias->type, w->n, "bias"));
-    if (bias->type == NIB_TYPE_F64)
-        nib__weight_report_f64(q, ".bias", bias->data, w->n);
     w->bias = bias->data;
+    if (bias->rows != NULL)
+        NIB_TRY(nib__weight_order_bias(q, bias, bias->rows));
+    NIB_TRY(nib__weight_check_finite(q, ".bias", w->bias, bias->type, w->n, "bias"));
+    if (bias->type == NIB_TYPE_F64)
+        nib__weight_report_f64(q, ".bias", w->bias, w->n);
     w->bias_type = bias->type;
     return nib__rotary_bias(q, bias);
 }

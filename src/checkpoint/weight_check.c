@@ -92,6 +92,21 @@ static nib_status check_row_scales(const nib_weight *w, int64_t i, nib_err *err)
     return NIB_OK;
 }
 
+/* First column of row i of a transposed weight that has all bits of the mask; or k. */
+static int64_t find_transposed(const nib_weight *w, int64_t i, int bytes, uint32_t mask)
+{
+    uint8_t piece[1024];
+    const int64_t most = (int64_t)sizeof piece / bytes;
+    for (int64_t at = 0; at < w->k; at += most) {
+        const int64_t some = nib__min(most, w->k - at);
+        nib__weight_floats(w, i, at, some, piece);
+        const int64_t found = nib__find_bits(piece, some, bytes, mask);
+        if (found < some)
+            return at + found;
+    }
+    return w->k;
+}
+
 nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t count, nib_err *err)
 {
     uint32_t mask = 0;
@@ -106,7 +121,9 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
                              (uint64_t)nib__weight_place(w, i) * nib__weight_row_bytes(w);
         const int64_t at = wide                          ? find_wide((const int8_t *)row, w->k)
                            : w->layout == NIB_LAYOUT_F64 ? find_f64(row, w->k)
-                                                         : nib__find_bits(row, w->k, bytes, mask);
+                           : w->layout == NIB_LAYOUT_FLOAT_T
+                               ? find_transposed(w, i, bytes, mask)
+                               : nib__find_bits(row, w->k, bytes, mask);
         if (at == w->k)
             continue;
         if (wide)

@@ -13,6 +13,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 typedef struct entry {
     const char *name;
@@ -23,7 +24,8 @@ typedef struct entry {
     uint64_t bytes, done;
     uint64_t offset;    /* in the file */
     const char *stored; /* name in the file; in the first part of a fused tensor, its name */
-    size_t next;        /* next part of the same fused tensor; SIZE_MAX: none */
+    size_t next;        /* next part of the same fused tensor or stack; SIZE_MAX: none */
+    int64_t experts;    /* > 0: the first part of a stack of so many experts */
     bool follows;       /* a part other than the first */
     bool apart;         /* each row is written as a separate tensor */
     nib_hasher *hasher; /* while bytes are missing */
@@ -161,6 +163,69 @@ static nib_status join_tensor(nib_writer *w, size_t i, const nib_fused_part *fir
     return NIB_OK;
 }
 
+/* The name of a GGUF's stack, if the name is that of an expert's share (renames.h), and its number;
+ * -1: it is not. beside: the name of share number `other`. */
+static int64_t find_share(char whole[NIB_FUSED_NAME], char beside[NIB_FUSED_NAME], int64_t other,
+                          const char *name)
+{
+    static const char mark[] = "_exps.";
+    const char *found = strstr(name, mark);
+    if (found == NULL)
+        return -1;
+    const char *number = found + strlen(mark);
+    const size_t digits = strspn(number, "0123456789"), before = (size_t)(number - name);
+    if (digits == 0 || digits > 9 || number[digits] != '.' || strlen(name) >= NIB_FUSED_NAME - 12)
+        return -1;
+    snprintf(whole, NIB_FUSED_NAME, "%.*s%s", (int)(before - 1), name, number + digits);
+    snprintf(beside, NIB_FUSED_NAME, "%.*s%" PRId64 "%s", (int)before, name, other,
+             number + digits);
+    return strtol(number, NULL, 10);
+}
+
+/* Joins the shares of which entry i is the first into one stack. */
+static nib_status join_experts(nib_writer *w, size_t i, const nib_name_index *names,
+                               const void *const *items, nib_err *err)
+{
+    char whole[NIB_FUSED_NAME], share[NIB_FUSED_NAME], shown[160];
+    entry *e = &w->entries[i], *last = e;
+    for (e->experts = 1;; e->experts++) {
+        (void)find_share(whole, share, e->experts, e->name);
+        const size_t next = nib__name_index_find(names, items, share);
+        if (next == SIZE_MAX)
+            break;
+        if (!can_join(e, &w->entries[next]) || e->shape[0] != w->entries[next].shape[0])
+            return nib__fail(err, NIB_NOT_AS_ASKED,
+                             "%s: a GGUF stores all experts in one tensor, so this one must have "
+                             "the type and shape of expert 0; use the same recipe for all of them, "
+                             "or --format nibble",
+                             nib__escape_name(shown, sizeof shown, share, strlen(share)));
+        last->next = next;
+        last = &w->entries[next];
+        last->follows = true;
+    }
+    e->stored = nib__arena_copy(&w->arena, whole, strlen(whole));
+    return e->stored != NULL ? NIB_OK : nib__fail_memory(err, strlen(whole), "a name");
+}
+
+/* Joins the experts of a GGUF's stacks. */
+static nib_status join_stacks(nib_writer *w, const nib_name_index *names, const void *const *items,
+                              nib_err *err)
+{
+    char whole[NIB_FUSED_NAME], share[NIB_FUSED_NAME], shown[160];
+    for (size_t i = 0; i < w->count; i++)
+        if (find_share(whole, share, 0, w->entries[i].name) == 0)
+            NIB_TRY(join_experts(w, i, names, items, err));
+    for (size_t i = 0; i < w->count; i++) {
+        const entry *e = &w->entries[i];
+        if (find_share(whole, share, 0, e->name) > 0 && !e->follows)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: a GGUF stores all experts in one tensor, and one before this is "
+                             "missing",
+                             nib__escape_name(shown, sizeof shown, e->name, strlen(e->name)));
+    }
+    return NIB_OK;
+}
+
 static nib_status join_parts(nib_writer *w, nib_err *err)
 {
     nib_name_index names;
@@ -179,6 +244,8 @@ static nib_status join_parts(nib_writer *w, nib_err *err)
         w->entries[i].apart = (w->fused & NIB_APART_HEAD_NORMS) != 0 && w->gguf == NULL &&
                               nib__head_norm_name(name, w->entries[i].name, 0);
     }
+    if (w->gguf != NULL)
+        NIB_TRY(join_stacks(w, &names, items, err));
     for (size_t i = 0; i < w->count; i++)
         w->stored += !w->entries[i].follows;
     return NIB_OK;
@@ -323,18 +390,22 @@ static nib_status lay_out_gguf(nib_writer *w, shard *to, nib_err *err)
                              "%s: has a name of %zu bytes; GGUF allows at most %d; choose another "
                              "--format",
                              shown, length, NIB_GGUF_NAME_MAX);
-        if (e->rank > NIB_GGUF_RANK_MAX || e->rank < 1)
+        const int outer = e->experts > 0 ? 1 : 0; /* the dimension of a stack */
+        if (e->rank > NIB_GGUF_RANK_MAX - outer || e->rank < 1)
             return nib__fail(err, NIB_UNSUPPORTED,
                              "%s: has rank %d; GGUF allows 1 to %d; choose another --format", shown,
-                             e->rank, NIB_GGUF_RANK_MAX);
+                             e->rank, NIB_GGUF_RANK_MAX - outer);
         if (e->bytes == 0)
             return nib__fail(err, NIB_UNSUPPORTED,
                              "%s: has no elements, which GGUF does not allow; remove it from the "
                              "model",
                              shown);
-        memcpy(shape, e->shape, sizeof shape);
-        (void)stored_bytes(w, e, &shape[0]);
-        nib__gguf_entry(&to->header, e->stored, e->type, shape, e->rank, to->data);
+        memcpy(shape + outer, e->shape, (size_t)e->rank * sizeof *shape);
+        if (outer != 0)
+            shape[0] = e->experts;
+        else
+            (void)stored_bytes(w, e, &shape[0]);
+        nib__gguf_entry(&to->header, e->stored, e->type, shape, e->rank + outer, to->data);
         to->data = assign_offsets(w, e, to->data);
         to->data += (NIB_GGUF_ALIGNMENT - to->data % NIB_GGUF_ALIGNMENT) % NIB_GGUF_ALIGNMENT;
     }

@@ -30,8 +30,9 @@ size_t nib__writer_add_tensor(nib_writer *writer, const char *name, nib_type typ
  * per-head norms (head_norms.h) into a tensor for each head. */
 void nib__writer_fuse(nib_writer *writer, unsigned fused);
 /* Call before layout. Writes one GGUF file (model.gguf in a directory) with these key/values, which
- * must stay valid until layout. Names and types of tensors must be GGUF's. Metadata added with
- * nib__writer_add_meta is not written. */
+ * must stay valid until layout. Names and types of tensors must be GGUF's; experts added one by one
+ * (ffn_up_exps.5.weight), become one tensor. Metadata added with nib__writer_add_meta is not
+ * written. */
 void nib__writer_use_gguf(nib_writer *writer, const nib_gguf_head *head);
 
 /* Computes offsets and headers; sizes are known afterwards. shard_limit: most bytes of tensors in a

@@ -17,7 +17,25 @@ typedef struct nib_tensor {
     const uint8_t *data; /* may be unaligned */
     uint64_t bytes;
     int file; /* index of the shard */
+    /* For a view of parts of another tensor (fused.h): [shape[0]] where each row is stored, counted
+     * from data; NULL: in order. */
+    const int32_t *rows;
+    /* > 0: a view of a transposed tensor, [shape[1]][stored_n] from data on; 0: rows as usual. */
+    int64_t stored_n;
 } nib_tensor;
+
+/* Bytes from the first to the last of a tensor: t->bytes, or more if a view has gaps. */
+NIB_INLINE uint64_t nib__tensor_span(const nib_tensor *t)
+{
+    if ((t->rows == NULL && t->stored_n == 0) || t->bytes == 0)
+        return t->bytes;
+    const uint64_t n = (uint64_t)t->shape[0], row = t->bytes / n,
+                   last = t->rows != NULL ? (uint64_t)t->rows[n - 1] : n - 1;
+    if (t->stored_n == 0)
+        return row * (last + 1);
+    const uint64_t k = (uint64_t)t->shape[1];
+    return row / k * ((k - 1) * (uint64_t)t->stored_n + last + 1);
+}
 
 /* A `__metadata__` entry, or an alias: key names a tensor that is not stored, value the stored
  * tensor with its bytes. */

@@ -586,6 +586,12 @@ static void report_unfused(const nib_output_layout *r)
                              "%zu weights are written as separate tensors, as Nibble reads them; "
                              "other programs expect them fused, for example as %s",
                              count, nib__escape_string(a, first.whole));
+    const size_t stacks = nib__checkpoint_stacks(r->job->checkpoint);
+    if (stacks != 0 && r->dialect != NIB_DIALECT_GGUF)
+        nib__ledger_add_note(r->ledger, "checkpoint",
+                             "%zu stacks of experts are written expert by expert, as Nibble reads "
+                             "them; other programs may expect the stacks",
+                             stacks);
 }
 
 /* ---- metadata ---- */

@@ -698,8 +698,9 @@ static nib_status run_hash(const nib_stream *s, const nib_rewrite *r, nib_hash *
     nib_hasher *hasher = nib__hasher_open();
     if (hasher == NULL)
         return nib__fail_memory(err, 1024, "a hash");
-    for (uint64_t at = 0; at < from->bytes; at += BLOCK) {
-        const uint64_t left = from->bytes - at, some = left < BLOCK ? left : BLOCK;
+    const uint64_t span = nib__tensor_span(from);
+    for (uint64_t at = 0; at < span; at += BLOCK) {
+        const uint64_t left = span - at, some = left < BLOCK ? left : BLOCK;
         nib__hasher_add(hasher, from->data + at, (size_t)some);
         nib__checkpoint_release(s->job->checkpoint, from->data + at, some);
     }

@@ -18,10 +18,11 @@ static nib_hash hash_tensor(const nib_tensor *t)
         nib__hash_bytes(nib__type_name(t->type), strlen(nib__type_name(t->type))),
         nib__hash_bytes(t->shape, (size_t)t->rank * sizeof *t->shape),
         {t->bytes, 0}};
-    if (t->bytes <= SAMPLES * SAMPLE) {
-        parts[4] = nib__hash_bytes(t->data, t->bytes);
+    const uint64_t span = nib__tensor_span(t);
+    if (span <= SAMPLES * SAMPLE) {
+        parts[4] = nib__hash_bytes(t->data, span);
     } else {
-        const uint64_t step = (t->bytes - SAMPLE) / (SAMPLES - 1);
+        const uint64_t step = (span - SAMPLE) / (SAMPLES - 1);
         for (uint64_t i = 0; i < SAMPLES; i++)
             parts[4 + i] = nib__hash_bytes(t->data + i * step, SAMPLE);
     }

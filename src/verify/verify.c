@@ -132,11 +132,14 @@ static nib_status check_tensor(verifier *v, const nib_tensor *t, nib_hash *hash)
     nib_hasher *hasher = nib__hasher_open();
     int64_t first = INT64_MAX, many = 0;
     nib_status status = hasher == NULL ? nib__fail_memory(v->err, 1024, "a hash") : NIB_OK;
-    for (uint64_t at = 0; at < t->bytes && status == NIB_OK; at += BLOCK) {
-        const uint64_t left = t->bytes - at, some = left < BLOCK ? left : BLOCK;
+    const uint64_t span_bytes = nib__tensor_span(t);
+    /* rows of others fill the gaps of a view: check_weights checks its own */
+    const bool scans = can_be_non_finite(t->type) && span_bytes == t->bytes;
+    for (uint64_t at = 0; at < span_bytes && status == NIB_OK; at += BLOCK) {
+        const uint64_t left = span_bytes - at, some = left < BLOCK ? left : BLOCK;
         const int64_t width = nib__type_bits(t->type) / 8;
         nib__hasher_add(hasher, t->data + at, (size_t)some);
-        if (can_be_non_finite(t->type)) {
+        if (scans) {
             span s = {t->data + at, t->type, v};
             for (int i = 0; i < threads; i++)
                 v->bad[i] = INT64_MAX, v->many[i] = 0;
@@ -170,7 +173,7 @@ static nib_status check_tensors(verifier *v)
     if (v->hashes == NULL || v->bad == NULL || v->many == NULL)
         return nib__fail_memory(v->err, count * sizeof *v->hashes, "the hashes");
     for (size_t i = 0; i < count; i++)
-        v->total += nib__checkpoint_at(cp, i)->bytes;
+        v->total += nib__tensor_span(nib__checkpoint_at(cp, i));
     for (size_t i = 0; i < count; i++)
         NIB_TRY(check_tensor(v, nib__checkpoint_at(cp, i), &v->hashes[i]));
     return NIB_OK;
@@ -328,15 +331,14 @@ static nib_status check_weights(verifier *v)
             NIB_TRY(add_finding(v, "unreadable", e->name, "%s", e->problem));
         if (e->module == NULL)
             continue;
-        /* check_tensors has counted NaN and infinities, except within blocks. */
-        const bool needs_check =
-            e->weight.scheme.code == NIB_CODE_I4 || nib__weight_holds_scales(&e->weight);
+        /* check_tensors has counted NaN and infinities, except within blocks and across columns. */
+        const bool floats =
+            nib__weight_holds_scales(&e->weight) || e->weight.layout == NIB_LAYOUT_FLOAT_T;
+        const bool needs_check = e->weight.scheme.code == NIB_CODE_I4 || floats;
         const nib_status status =
             needs_check ? nib__weight_check_codes(&e->weight, e->module, &why) : NIB_OK;
         if (status == NIB_BAD_INPUT)
-            NIB_TRY(add_finding(v,
-                                nib__weight_holds_scales(&e->weight) ? "not-finite" : "code-range",
-                                e->name, "%s", why.text));
+            NIB_TRY(add_finding(v, floats ? "not-finite" : "code-range", e->name, "%s", why.text));
         else if (status != NIB_OK)
             return nib__fail(v->err, status, "%s", why.text);
         const int64_t lost = count_lost_groups(&e->weight);

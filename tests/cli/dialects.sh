@@ -5,7 +5,7 @@ golden=$REPO/tests/golden/dialects
 
 # gpt-oss: experts are stacked in the file
 check 'info reads gpt_oss' nibble info "$golden/gpt_oss"
-equal 'info lists six mxfp4 experts with biases' 6 \
+equal 'info lists gate, up and down of three mxfp4 experts, with biases' 9 \
     "$(nibble info "$golden/gpt_oss" --json | tr -d '\n ' | grep -o '"format":"mxfp4","scheme":"[^"]*","group":32,"bias":true' | wc -l)"
 check 'verify gpt_oss' nibble verify "$golden/gpt_oss"
 refused 3 '*the architecture "gpt_oss" is not supported; *' plan "$golden/gpt_oss"

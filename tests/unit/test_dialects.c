@@ -176,29 +176,39 @@ static void expect_bias(const nib_checkpoint *cp, const char *module, const void
     assert_memory_equal(w.bias, bits, size);
 }
 
-/* Experts are stacked in the file, and so are their values here. */
+/* Experts are stacked in the file, and so are their values here. Rows of gate and up take turns. */
 static void test_gpt_oss_golden(void **state)
 {
     (void)state;
     static const struct {
-        const char *leaf;
-        int64_t n, k;
-    } stacks[] = {{"gate_up_proj", 12, 64}, {"down_proj", 5, 96}};
+        const char *leaf, *stack;
+        int64_t n, k, first, step;
+    } parts[] = {{"gate_proj", "gate_up_proj", 6, 64, 0, 2},
+                 {"up_proj", "gate_up_proj", 6, 64, 1, 2},
+                 {"down_proj", "down_proj", 5, 96, 0, 1}};
     nib_checkpoint *cp = open_golden("gpt_oss");
-    assert_int_equal(nib__checkpoint_module_count(cp), 6);
-    for (size_t s = 0; s < COUNT(stacks); s++) {
-        char stacked[100], module[120];
-        snprintf(stacked, sizeof stacked, "model.layers.0.mlp.experts.%s", stacks[s].leaf);
-        const nib_tensor *values = find_values(cp, stacked);
-        snprintf(module, sizeof module, "%s.biases", stacked);
+    assert_int_equal(nib__checkpoint_module_count(cp), 9);
+    for (size_t s = 0; s < COUNT(parts); s++) {
+        const int64_t n = parts[s].n, k = parts[s].k, stored = n * parts[s].step;
+        float values[6 * 96];
+        uint16_t bits[6];
+        char stack[100], module[120];
+        snprintf(stack, sizeof stack, "model.layers.0.mlp.experts.%s", parts[s].stack);
+        const nib_tensor *all = find_values(cp, stack);
+        snprintf(module, sizeof module, "%s.biases", stack);
         const nib_tensor *biases = nib__checkpoint_find(cp, module);
         assert_non_null(biases);
         for (int64_t e = 0; e < 3; e++) {
+            for (int64_t i = 0; i < n; i++) {
+                const int64_t row = e * stored + parts[s].first + i * parts[s].step;
+                memcpy(values + i * k, all->data + row * k * 4, (size_t)k * 4);
+                memcpy(&bits[i], biases->data + row * 2, 2);
+            }
             snprintf(module, sizeof module, "model.layers.0.mlp.experts.%d.%s", (int)e,
-                     stacks[s].leaf);
-            const golden g = {module, "mxfp4", stacks[s].n, stacks[s].k, 1, true};
-            expect_golden(cp, "mxfp4", &g, values->data + e * g.n * g.k * 4);
-            expect_bias(cp, module, biases->data + e * g.n * 2, (size_t)g.n * 2);
+                     parts[s].leaf);
+            const golden g = {module, "mxfp4", n, k, 1, true};
+            expect_golden(cp, "mxfp4", &g, (const uint8_t *)values);
+            expect_bias(cp, module, (const uint8_t *)bits, (size_t)n * 2);
         }
     }
     nib__checkpoint_close(cp);

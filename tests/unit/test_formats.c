@@ -34,7 +34,7 @@ static const format formats[] = {
     {"tests/golden/dialects/awq", "awq", 1, false, false},
     {"tests/golden/dialects/fp8", "fp8", 2, false, false},
     {"tests/golden/dialects/fp8_block", "fp8", 1, false, false},
-    {"tests/golden/dialects/gpt_oss", "mxfp4", 6, false, false},
+    {"tests/golden/dialects/gpt_oss", "mxfp4", 9, false, false},
     {"tests/golden/gguf/llama.gguf", "gguf", 19, false, false},
     {"tests/golden/torch/8da4w_bias", "8da4w", 7, false, false},
     {"tests/golden/torch/8da4w_plain", "8da4w", 7, false, false},

@@ -26,6 +26,38 @@ static void test_both_ways(void **state)
         {"gemma2", "blk.2.ffn_norm.weight", "model.layers.2.pre_feedforward_layernorm.weight"},
         {"starcoder2", "blk.1.ffn_up.bias", "model.layers.1.mlp.c_fc.bias"},
         {"qwen2", "blk.7.attn_q.bias", "model.layers.7.self_attn.q_proj.bias"},
+        {"qwen3moe", "blk.7.ffn_gate_exps.weight", "model.layers.7.mlp.experts.gate_proj.weight"},
+        {"qwen3moe", "blk.7.ffn_gate_inp.weight", "model.layers.7.mlp.gate.weight"},
+        {"qwen2moe", "blk.7.ffn_gate_inp_shexp.weight",
+         "model.layers.7.mlp.shared_expert_gate.weight"},
+        {"qwen2moe", "blk.7.ffn_up_shexp.weight",
+         "model.layers.7.mlp.shared_expert.up_proj.weight"},
+        {"llama", "blk.1.ffn_down_exps.weight",
+         "model.layers.1.block_sparse_moe.experts.w2.weight"},
+        {"llama", "blk.1.ffn_gate_inp.weight", "model.layers.1.block_sparse_moe.gate.weight"},
+        {"gpt-oss", "blk.1.ffn_gate_inp.bias", "model.layers.1.mlp.gate.bias"},
+        {"gpt-oss", "blk.1.ffn_up_exps.bias", "model.layers.1.mlp.experts.up_proj.bias"},
+        {"gpt-oss", "blk.1.attn_sinks.weight", "model.layers.1.self_attn.sinks"},
+        {"gpt-oss", "blk.1.post_attention_norm.weight",
+         "model.layers.1.post_attention_layernorm.weight"},
+        {"deepseek2", "blk.4.exp_probs_b.bias", "model.layers.4.mlp.gate.e_score_correction_bias"},
+        {"deepseek2", "blk.4.ffn_down_shexp.weight",
+         "model.layers.4.mlp.shared_experts.down_proj.weight"},
+        {"deepseek2", "blk.4.attn_kv_a_mqa.weight",
+         "model.layers.4.self_attn.kv_a_proj_with_mqa.weight"},
+        {"deepseek2", "blk.0.ffn_gate.weight", "model.layers.0.mlp.gate_proj.weight"},
+        {"glm4moe", "blk.4.exp_probs_b.bias", "model.layers.4.mlp.gate.e_score_correction_bias"},
+        {"glm4moe", "blk.4.post_attention_norm.weight",
+         "model.layers.4.post_attention_layernorm.weight"},
+        {"qwen3moe", "blk.7.ffn_gate_exps.12.weight",
+         "model.layers.7.mlp.experts.12.gate_proj.weight"},
+        {"llama", "blk.7.ffn_down_exps.0.weight",
+         "model.layers.7.block_sparse_moe.experts.0.w2.weight"},
+        {"gpt-oss", "blk.7.ffn_down_exps.3.bias", "model.layers.7.mlp.experts.3.down_proj.bias"},
+        {"llama4", "blk.4.ffn_gate_up_exps.weight",
+         "model.layers.4.mlp.experts.gate_up_proj.weight"},
+        {"granitemoe", "blk.4.ffn_up_shexp.weight",
+         "model.layers.4.mlp.shared_expert.up_proj.weight"},
     };
     char out[NIB_RENAME_MAX];
     (void)state;
@@ -54,6 +86,13 @@ static void test_no_rule(void **state)
         {"llama", "blk.0.weight"},
         {"llama", "attn_q.weight"},
         {"llama", "blk.0.attn_q"},
+        {"llama", "blk.0.attn_sinks.weight"},
+        {"qwen3", "blk.0.ffn_gate_exps.weight"},
+        {"qwen3moe", "blk.0.exp_probs_b.weight"},
+        {"qwen3moe", "blk.0.ffn_gate_exps.01.weight"},
+        {"qwen3moe", "blk.0.ffn_gate_exps.1.2.weight"},
+        {"qwen3moe", "blk.0.ffn_gate_exps..weight"},
+        {"qwen3moe", "blk.0.attn_exps.1.weight"},
     };
     char out[NIB_RENAME_MAX] = "before";
     (void)state;
@@ -62,6 +101,9 @@ static void test_no_rule(void **state)
         assert_string_equal(out, "before");
     }
     assert_false(nib__rename_to_gguf(out, "olmo2", "model.layers.0.input_layernorm.weight"));
+    assert_false(nib__rename_to_gguf(out, "qwen3moe", "model.layers.0.mlp.experts.1.weight"));
+    assert_false(
+        nib__rename_to_gguf(out, "qwen3moe", "model.layers.0.mlp.experts.x.up_proj.weight"));
 }
 
 static void test_archs(void **state)

@@ -18,6 +18,7 @@ nib_status nib__weight_read_bytes(const nib_weight_query *q, const char *suffix,
     w->k = codes->shape[1];
     w->layout = NIB_LAYOUT_BYTE;
     w->codes = codes->data;
+    w->rows = codes->rows;
     return NIB_OK;
 }
 

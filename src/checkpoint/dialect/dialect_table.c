@@ -138,6 +138,18 @@ const nib_dialect_row nib__dialects[NIB_DIALECT_COUNT] = {
             .claims = nib__weight_is_gptfast,
             .read = nib__weight_gptfast,
         },
+    [NIB_DIALECT_STACKED] =
+        {
+            .name = "stacked",
+            .files = "safetensors, as transformers stores the experts of gpt-oss and Llama 4",
+            .holds = "floats of all experts in one tensor, transposed, with gate and up in turn or "
+                     "one after the other",
+            .bias = "float",
+            .read_test = "test_experts_split.c:test_transposed",
+            .codes = {".weight"},
+            .claims = nib__weight_is_stacked, /* bytes cannot be copied as stored */
+            .read = nib__weight_plain,
+        },
     [NIB_DIALECT_META] =
         {
             .name = "meta",

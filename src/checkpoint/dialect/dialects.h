@@ -20,6 +20,7 @@ typedef enum nib_dialect {
     NIB_DIALECT_MXFP4,
     NIB_DIALECT_8DA4W, /* the state dict of ExecuTorch and torchtune */
     NIB_DIALECT_GPTFAST,
+    NIB_DIALECT_STACKED, /* floats of experts.c that are not rows of a matrix in the file */
     NIB_DIALECT_META,
     NIB_DIALECT_FLOAT, /* plain floats: a quantized weight is dequantized when written */
     NIB_DIALECT_PYTORCH,

@@ -125,6 +125,11 @@ nib_status nib__gguf_translate(nib_container *parsed, size_t count, nib_arena *a
             nib_tensor *tensor = parsed[p].tensors[i];
             if (!nib__rename_from_gguf(ours, first->arch, tensor->name))
                 continue;
+            if (nib__ends_with(ours, ".shared_expert_gate.weight") && tensor->rank == 1) {
+                tensor->rank = 2; /* GGUF drops leading dimensions of 1 */
+                tensor->shape[1] = tensor->shape[0];
+                tensor->shape[0] = 1;
+            }
             tensor->name = nib__arena_copy(arena, ours, strlen(ours));
             if (tensor->name == NULL)
                 return nib__fail_memory(err, strlen(ours), "a tensor name");
