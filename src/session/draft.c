@@ -90,8 +90,11 @@ static nib_draft choose_source(const nib_drafter *d, const nib_drafting *g,
         .lookup = lookup, .most = lookup->next > 0 ? (size_t)nib__min(g->job->lookup, g->room) : 0};
     if (d->model == NULL)
         return found;
-    const nib_draft guess = nib__draft_model_follow(d->model, g->job->sequence, g->ids, g->count,
-                                                    g->room, costs->left / 2);
+    /* what one guess adds to the step is not left for reading */
+    const double left = costs->left - costs->seconds[costs->tokens + 1] +
+                        costs->seconds[costs->tokens] - nib__draft_model_seconds(d->model, 1);
+    const nib_draft guess =
+        nib__draft_model_follow(d->model, g->job->sequence, g->ids, g->count, g->room, left);
     return nib__draft_speed(&guess, costs, most) > nib__draft_speed(&found, costs, most) ? guess
                                                                                          : found;
 }

@@ -5,6 +5,7 @@
 #include "draft_length.h"
 
 enum {
+    FEW = 4,     /* steps of one size, whose times may all be too long */
     CREDIT = 32, /* most gains kept for losses to come, in steps without drafts */
 };
 
@@ -12,10 +13,13 @@ enum {
 
 void nib__step_times_add(nib_step_times *times, size_t m, double seconds)
 {
-    const double faded = 0.9997, slower = 1.02; /* per step; per step of m tokens */
+    const double faded = 0.9997, doubtful = 0.995; /* per step */
+    const double slower = 1.02;                    /* per step of m tokens */
     double *measured = &times->measured[m];
     for (size_t i = 1; i < COUNT(times->measured); i++)
-        times->measured[i] *= faded;
+        times->measured[i] *= times->steps[i] < FEW ? doubtful : faded;
+    if (times->steps[m] < UINT8_MAX)
+        times->steps[m]++;
     *measured = *measured == 0 || seconds < *measured * slower ? seconds : *measured * slower;
 }
 
@@ -90,22 +94,29 @@ static nib_draft *find_likeliest(nib_draft *drafts, size_t count)
     return best;
 }
 
-/* The draft model's steps: token i of every draft is made in step i, which reads first what the
- * model has not seen. */
+/* The draft model's steps: token i of every draft is made in step i. The first reads what the model
+ * has not seen; what that takes beyond a usual step is an investment: it is paid once, so it counts
+ * for what the step may lose, but not for which length pays. */
 typedef struct model_steps {
     int64_t tokens[NIB_LOOKUP_MOST]; /* of each step */
-    double seconds;
+    double seconds, reading_s;
 } model_steps;
 
-/* Returns the seconds with one more token of the draft. */
-static double seconds_with(const model_steps *steps, const nib_draft *d,
-                           const nib_draft_costs *costs)
+/* Adds one more token of a draft. */
+static void add_token(model_steps *steps, const nib_draft *d, const nib_draft_costs *costs)
 {
     if (d->lookup != NULL)
-        return steps->seconds;
-    const int64_t now = steps->tokens[d->count], more = d->count == 0 ? d->unread : 1;
-    const double before = now > 0 ? costs->model_step(costs->ctx, now) : 0;
-    return steps->seconds + costs->model_step(costs->ctx, now + more) - before;
+        return;
+    const int64_t usual =
+        d->unread < 2 ? d->unread : 2; /* the last two if all guesses were right */
+    const int64_t more = d->count == 0 ? usual : 1;
+    int64_t *now = &steps->tokens[d->count];
+    const double before = *now > 0 ? costs->model_step(costs->ctx, *now) : 0;
+    *now += more;
+    steps->seconds += costs->model_step(costs->ctx, *now) - before;
+    if (d->count == 0 && d->unread > usual)
+        steps->reading_s +=
+            costs->model_step(costs->ctx, d->unread) - costs->model_step(costs->ctx, usual);
 }
 
 double nib__draft_lengths(nib_draft *drafts, size_t count, const nib_draft_costs *costs,
@@ -125,20 +136,19 @@ double nib__draft_lengths(nib_draft *drafts, size_t count, const nib_draft_costs
             drafts[i].most = 0;
     }
     while (n < most && n < NIB_LOOKUP_MOST && (d = find_likeliest(drafts, count)) != NULL) {
-        const double model_s = seconds_with(&steps, d, costs);
-        const double cost = model_s + costs->seconds[costs->tokens + n + 1];
-        if (cost - usual > costs->left) {
+        model_steps with = steps;
+        add_token(&with, d, costs);
+        const double cost = with.seconds + costs->seconds[costs->tokens + n + 1];
+        if (cost + with.reading_s - usual > costs->left) {
             d->most = d->count;
             continue;
         }
-        if (d->lookup == NULL)
-            steps.tokens[d->count] += d->count == 0 ? d->unread : 1;
-        steps.seconds = model_s;
+        steps = with;
         taken[n++] = d;
         expected += d->chance;
         d->chance *= chance_of(d, ++d->count);
         if (expected / cost > best)
-            chosen = n, best = expected / cost, chosen_s = model_s;
+            chosen = n, best = expected / cost, chosen_s = with.seconds + with.reading_s;
     }
     while (n > chosen)
         taken[--n]->count--;
@@ -151,7 +161,7 @@ double nib__draft_speed(const nib_draft *draft, const nib_draft_costs *costs, si
     model_steps steps = {.seconds = 0};
     nib_draft d = *draft;
     for (d.count = 0; d.count < d.most && d.count < most; d.count++) {
-        steps.seconds = seconds_with(&steps, &d, costs);
+        add_token(&steps, &d, costs);
         chance *= chance_of(&d, d.count);
         expected += chance;
         const double speed =

@@ -13,10 +13,11 @@
 typedef struct nib_step_times {
     double predicted[NIB_LOOKUP_MOST + 2]; /* by the plan */
     double measured[NIB_LOOKUP_MOST + 2];  /* 0: not yet */
+    uint8_t steps[NIB_LOOKUP_MOST + 2];    /* measured, up to 255 */
 } nib_step_times;
 
 /* Records a step of m tokens. The shortest recent time counts, as other load on the machine only
- * adds to it; old measurements fade. */
+ * adds to it; old measurements fade, and those of few steps faster, as they may be too long. */
 void nib__step_times_add(nib_step_times *times, size_t m, double seconds);
 /* Estimates steps of `from` to `to` tokens: the measured time, or somewhat more than the plan and
  * the measured neighbours suggest. */

@@ -12,8 +12,7 @@
 enum {
     TEXTS_MOST = NIB_LOOKUP_MOST, /* as each has at least one guess */
     READ_MOST = 512,              /* tokens that are read of a text at once */
-    READ_LEAST = 32,              /* a model that has seen less guesses badly */
-    FEW = 2 * NIB_LOOKUP_USUAL,   /* so many unread tokens are read whatever they cost */
+    READ_LEAST = 16,              /* a model that has seen less guesses badly */
 };
 
 /* What the model has seen of a sequence. */
@@ -129,7 +128,7 @@ static void roll_back(nib_draft_model *m, int64_t sequence, int64_t count)
 static int64_t affordable(const nib_draft_model *m, int64_t wanted, double left)
 {
     const int64_t half = nib__max(1, m->context / 2), least = nib__min(READ_LEAST, half);
-    if (wanted <= FEW && wanted <= half)
+    if (wanted <= least)
         return wanted;
     int64_t read = nib__min(wanted, nib__min(READ_MOST, half));
     while (read > least && nib__draft_model_seconds(m, read) > left)
@@ -162,7 +161,13 @@ nib_draft nib__draft_model_follow(nib_draft_model *m, int64_t sequence, const in
         roll_back(m, sequence, 0); /* full */
     if (f->count == 0)
         f->from = 0;
-    const int64_t unread = count - f->from - f->count, read = affordable(m, unread, left);
+    const int64_t unread = count - f->from - f->count;
+    int64_t read = affordable(m, unread, left);
+    if (f->from >
+        0) { /* it began with the last tokens: once that costs little, read more of them */
+        const int64_t more = affordable(m, count, left / 4);
+        read = more >= 2 * (count - f->from) ? more : read;
+    }
     most = nib__min(most, m->context - (read == unread ? f->count : 0) - read);
     if (read == 0 || most < 0 || !knows(m, ids + count - read, read))
         most = 0;

@@ -57,8 +57,9 @@ static void test_draft_length_of_a_model(void **state)
     assert_int_equal(length_of(0.05, 1, INFINITY), 0);
     assert_in_range(length_of(0.5, 1, INFINITY), 1, 4);
     assert_in_range(length_of(0.8, 1, INFINITY), 4, 9);
-    assert_int_equal(length_of(0.5, 20, INFINITY), 0); /* reading costs more than guesses gain */
-    assert_int_equal(length_of(1, 1, 0.35), 3);        /* what may be lost limits the length */
+    assert_in_range(length_of(0.5, 20, INFINITY), 1, 4); /* reading is paid once */
+    assert_int_equal(length_of(0.5, 20, 1.9), 0);        /* but counts for what may be lost */
+    assert_int_equal(length_of(1, 1, 0.35), 3);          /* what may be lost limits the length */
     assert_int_equal(length_of(1, 1, 0.05), 0);
     assert_int_equal(length_of(1, 30, 0.5), 0);
 }
