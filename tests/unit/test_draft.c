@@ -285,7 +285,7 @@ static void test_drafts_do_not_change_the_text(void **state)
     static kept without, with;
     int64_t drafted[COUNT(drafts)] = {0}, accepted[COUNT(drafts)] = {0};
     (void)state;
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    for (size_t i = 0; i < COUNT(cases); i += (size_t)sparse(3)) {
         nib_generate_options options = cases[i];
         options.prompt = i % 2 == 0 ? "Once upon a time" : REPEATED;
         drafting plain = open_drafting(NULL, NULL, -1, 256, 1);
@@ -310,8 +310,9 @@ static void test_drafts_do_not_change_the_text(void **state)
                 assert_int_equal(b.model_accepted, b.model_drafted);
         }
     }
-    assert_true(accepted[0] > 300 && accepted[1] > 200 && accepted[2] > 100);
-    assert_true(drafted[1] > accepted[1] && drafted[3] > 100);
+    const int64_t part = sparse(5);
+    assert_true(accepted[0] > 300 / part && accepted[1] > 200 / part && accepted[2] > 100 / part);
+    assert_true(drafted[1] > accepted[1] && drafted[3] > 100 / part);
     assert_true(accepted[3] < drafted[3] / 10);
 }
 
@@ -334,7 +335,7 @@ static void test_cancelling_inside_a_draft(void **state)
     static kept texts[2];
     int64_t accepted = 0;
     d.o.engine->callbacks = plain.o.engine->callbacks = back;
-    for (at = 1; at < 40; at += 3) {
+    for (at = 1; at < 40; at += 3 * (uint64_t)sparse(4)) {
         nib_generate_stats stats[2] = {{.size = sizeof stats[0]}, {.size = sizeof stats[0]}};
         for (int i = 0; i < 2; i++) {
             const nib_sink sink = {keep, &texts[i]};
@@ -432,7 +433,7 @@ static void test_several_jobs_share_the_steps(void **state)
         const char *draft, *recipe;
     } drafts[] = {{TALES, NULL}, {TALES, "int4wo"}, {NULL, NULL}};
     for (size_t j = 0; j < COUNT(drafts); j++)
-        for (int sequences = 1; sequences <= 5; sequences += 2) {
+        for (int sequences = 1; sequences <= 5; sequences += 2 * sparse(2)) {
             drafting d = open_drafting(drafts[j].draft != NULL ? drafts[j].draft : other,
                                        drafts[j].recipe, -1, TOKENS, sequences);
             const nib_batch_counts c = draw_all(got, &d, sequences);
