@@ -173,11 +173,14 @@ typedef struct nib_request {
     int ranks;
     bool exports;
     const struct nib_generate_options *generation;
-    uint64_t reserved[16];
+    nib_model *draft;
+    const char *draft_recipe;
+    uint64_t reserved[14];
 } nib_request;
 NIB_CHECKED nib_status nib_plan_open(nib_plan **out, nib_model *model, const nib_request *request,
                                      nib_err *err);
 NIB_API void nib_plan_close(nib_plan *plan);
+NIB_API const nib_plan *nib_plan_draft(const nib_plan *plan);
 NIB_CHECKED nib_status nib_plan_status(const nib_plan *plan, nib_err *err);
 NIB_CHECKED nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *sink,
                                       nib_err *err);
@@ -376,6 +379,9 @@ typedef struct nib_generate_stats {
     uint64_t seed;
     const char *sampler;
     char sampler_why[512];
+    int64_t drafts, model_drafted, model_accepted;
+    double model_s;
+    double vain_s, undrafted_s;
 } nib_generate_stats;
 NIB_CHECKED nib_status nib_generate(nib_session *session, const nib_generate_options *options,
                                     const nib_sink *sink, nib_generate_stats *stats, nib_err *err);

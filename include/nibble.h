@@ -357,7 +357,13 @@ typedef struct nib_request {
     /* The options of the nib_generate call to come, so that the ledger lists those without effect;
      * prompt and stop strings are not read. NULL: unknown. */
     const struct nib_generate_options *generation;
-    uint64_t reserved[16];
+    /* Generation: a smaller model with the same token ids, of the same engine, that drafts tokens
+     * for this one to check, without changing the text. The plan keeps it; a session opens it, too.
+     * It runs on the CPU, with the `recipe` of its own (NULL: as stored), and with cache, dtype,
+     * strict, without and the rungs of `allow` that have no pattern. NULL: none. */
+    nib_model *draft;
+    const char *draft_recipe;
+    uint64_t reserved[14];
 } nib_request;
 
 /* Plans without running anything; request NULL: all defaults. Makes a plan even if a layer has no
@@ -366,6 +372,8 @@ typedef struct nib_request {
 NIB_CHECKED nib_status nib_plan_open(nib_plan **out, nib_model *model, const nib_request *request,
                                      nib_err *err);
 NIB_API void nib_plan_close(nib_plan *plan);
+/* The plan of the draft model, which belongs to `plan`; NULL: none runs. */
+NIB_API const nib_plan *nib_plan_draft(const nib_plan *plan);
 /* NIB_NOT_AS_ASKED: something in the plan has no allowed way to run (err has the reasons and the
  * option that would allow it), or a strict request met a setting that is not done as asked. */
 NIB_CHECKED nib_status nib_plan_status(const nib_plan *plan, nib_err *err);
@@ -676,6 +684,13 @@ typedef struct nib_generate_stats {
     const char *sampler;   /* logits on a device: the kernel that sampled the tokens; else NULL.
                               Belongs to the library */
     char sampler_why[512]; /* why no kernel of the device did, and what was copied; or empty */
+    /* Drafts of a draft model: of the drafted and accepted tokens, those that are its own, and the
+     * seconds of its steps. */
+    int64_t drafts, model_drafted, model_accepted; /* drafts: most tokens per step; 0: no model */
+    double model_s;
+    /* Seconds lost to drafts of any kind that gains did not make up for, at most 3 % of
+     * undrafted_s, the time that the text would have taken without drafts. */
+    double vain_s, undrafted_s;
 } nib_generate_stats;
 
 /* Generates from the start of sequence 0 and streams the text to sink in whole code points.

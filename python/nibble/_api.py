@@ -138,7 +138,8 @@ class nib_request(Structure):
                 ("place", nib_strings), ("without", nib_strings), ("strict", c_bool),
                 ("engine", c_char_p), ("layer", c_char_p), ("bias", c_char_p), ("context", c_int64),
                 ("sequences", c_int64), ("memory", c_uint64), ("lookup", c_int64), ("ranks", c_int),
-                ("exports", c_bool), ("generation", c_void_p), ("reserved", c_uint64 * 16)]
+                ("exports", c_bool), ("generation", c_void_p), ("draft", c_void_p),
+                ("draft_recipe", c_char_p), ("reserved", c_uint64 * 14)]
 
 
 class nib_reason(Structure):
@@ -218,7 +219,9 @@ class nib_generate_stats(Structure):
                 ("cache_bytes", c_uint64), ("peak_bytes", c_uint64), ("finish", c_int),
                 ("temperature", c_double), ("top_p", c_double), ("min_p", c_double),
                 ("repeat_penalty", c_double), ("top_k", c_int64), ("seed", c_uint64),
-                ("sampler", c_char_p), ("sampler_why", c_char * 512)]
+                ("sampler", c_char_p), ("sampler_why", c_char * 512), ("drafts", c_int64),
+                ("model_drafted", c_int64), ("model_accepted", c_int64), ("model_s", c_double),
+                ("vain_s", c_double), ("undrafted_s", c_double)]
 
 
 class nib_piece(Structure):
@@ -373,6 +376,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         POINTER(nib_err)]),
     "nib_plan_open": (c_int, [POINTER(c_void_p), c_void_p, POINTER(nib_request), POINTER(nib_err)]),
     "nib_plan_close": (None, [c_void_p]),
+    "nib_plan_draft": (c_void_p, [c_void_p]),
     "nib_plan_status": (c_int, [c_void_p, POINTER(nib_err)]),
     "nib_plan_write": (c_int, [c_void_p, c_int, POINTER(nib_sink), POINTER(nib_err)]),
     "nib_plan_ledger_write": (c_int, [c_void_p, c_int, POINTER(nib_sink), POINTER(nib_err)]),

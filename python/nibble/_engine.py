@@ -342,8 +342,9 @@ def _converted(name: str, kind: Any, value: Any) -> Any:
         return float(value)
     if isinstance(kind, type) and issubclass(kind, (ctypes.c_int, ctypes.c_int64, ctypes.c_uint64)):
         return integer(name, kind, value)
-    # another struct, by its address
-    return ctypes.addressof(value) if kind is ctypes.c_void_p else ctypes.pointer(value)
+    if kind is ctypes.c_void_p:  # a handle, or another struct by its address
+        return value if isinstance(value, int) else ctypes.addressof(value)
+    return ctypes.pointer(value)
 
 
 def integer(name: str, kind: Any, value: Any) -> int:

@@ -84,6 +84,15 @@ class Stats:
     """Logits on a device: the kernel that sampled the tokens."""
     sampler_why: str
     """Why no kernel of the device did."""
+    drafts: int
+    model_drafted: int
+    model_accepted: int
+    """Drafts of a draft model: most tokens per step (0: there is none); total drafted; total accepted."""
+    model_s: float
+    """Seconds in steps of the draft model."""
+    vain_s: float
+    undrafted_s: float
+    """Seconds lost to drafts that gains did not make up for; what the text would have taken without drafts."""
 
 
 def stats_of(s: Any) -> Stats:

@@ -93,6 +93,8 @@ class Model:
     context: tokens per sequence; None: the smaller of the model's and 4,096.
     memory: bytes of device memory that a run may use.
     lookup: most tokens that prompt lookup drafts per step, 0: none; None: 15 on the CPU.
+    draft: a smaller model with the same vocabulary, that drafts tokens for this one to check; the
+    text is the same as without. draft_recipe: its recipe; None: as stored.
     threads, isa: None: as many threads as this process may run on, the best instruction set.
     tokenizer: a tokenizer.json, its directory or a GGUF; None: the model's own.
     cache_dir: a directory for packed weights and tokenizer tables, which later sessions map.
@@ -118,6 +120,7 @@ class Model:
                  place: Strings = (), without: Strings = (), strict: bool = False,
                  bias: Optional[str] = None, context: Optional[int] = None,
                  memory: Optional[int] = None, lookup: Optional[int] = None,
+                 draft: Optional[Path] = None, draft_recipe: Optional[Path] = None,
                  threads: Optional[int] = None, isa: Optional[str] = None,
                  tokenizer: Optional[Path] = None, cache_dir: Optional[Path] = None,
                  machine: Union[None, Path, _Default] = PROGRAM,
@@ -129,7 +132,7 @@ class Model:
             "recipe": recipe, "skip": skip, "only": only, "device": device, "dtype": dtype,
             "cache": cache, "allow": allow, "kernel": kernel, "place": place, "without": without,
             "strict": strict, "bias": bias, "context": context, "memory": memory,
-            "lookup": -1 if lookup == 0 else lookup}
+            "lookup": -1 if lookup == 0 else lookup, "draft_recipe": draft_recipe}
         fill(_api.nib_request(), **self._request)  # wrong types are errors here
         self.path = os.fsdecode(path)
         engine = Engine(self._callbacks, "model", threads=threads, isa=isa,
@@ -138,6 +141,12 @@ class Model:
         engine.root.own(self)
         self._root = engine.root
         self._begin(engine, tokenizer, cache_dir)
+        if draft is not None:
+            name = path_of(draft)
+            self._request["draft"] = engine.open(
+                self._handle, "draft model", lib.nib_model_close,
+                lambda out, err: lib.nib_model_open(out, engine.root_pointer(), name, None,
+                                                    err)).pointer
 
     @classmethod
     def _beside(cls, other: "Model", path: Path, request: dict[str, Any]) -> "Model":

@@ -32,6 +32,20 @@ def test_text_is_the_programs(model, program_json, options, arguments):
     assert stats.seed == wanted["seed"] and stats.steps <= stats.new_tokens
 
 
+def test_a_draft_model_writes_the_same_text():
+    for options in ({"temperature": 0}, {"seed": 7}):
+        with nibble.Model(TALES, draft=TALES, draft_recipe="int4wo", lookup=0) as model, nibble.Model(TALES) as plain:
+            pieces = model.generate(PROMPT, max_tokens=60, **options)
+            assert "".join(pieces) == plain.complete(PROMPT, max_tokens=60, **options)
+            stats = pieces.stats
+            assert stats.drafts == 15 and stats.model_drafted == stats.drafted >= stats.model_accepted == stats.accepted
+            assert 0 <= stats.vain_s < stats.undrafted_s
+    with pytest.raises(nibble.Usage, match="draft_recipe|--draft-recipe"):
+        nibble.Model(TALES, draft_recipe="int4wo").plan()
+    with pytest.raises(OSError):
+        nibble.Model(TALES, draft="missing")
+
+
 def test_until_the_context_is_full():
     with nibble.Model(TALES, context=40) as model:
         pieces = model.generate("Once", max_tokens=0, ignore_eos=True)

@@ -15,6 +15,7 @@ TALES = "models/nibble-tales"
     ({}, []),
     ({"recipe": "int4wo", "skip": ["lm_head"], "dtype": "f32", "cache": "int8", "context": 64, "lookup": 0},
      ["--recipe", "int4wo", "--skip", "lm_head", "--dtype", "f32", "--cache-type", "int8", "--context", "64", "--lookup", "0"]),
+    ({"draft": TALES, "draft_recipe": "int4wo", "context": 64}, ["--draft", TALES, "--draft-recipe", "int4wo", "--context", "64"]),
     ({"recipe": "8da4w", "device": "mi210", "allow": ["dequant"]}, ["--recipe", "8da4w", "--device", "mi210", "--allow", "dequant"]),
     ({"recipe": "int8dq", "only": "*mlp*", "kernel": "*down_proj=linear_a8t_w8g_f32__ref", "bias": "float", "memory": 1 << 30,
       "place": "lm_head=cpu", "without": "*avx512*"},

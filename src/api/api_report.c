@@ -96,10 +96,20 @@ static void put_metrics(nib_text *out, const nib_service *s)
     put_count(out, "prompt_tokens_cached_total", "counter", "Prompt tokens found in the cache.",
               (double)c->cached_tokens);
     put_count(out, "tokens_total", "counter", "Generated tokens.", (double)c->new_tokens);
-    put_count(out, "tokens_drafted_total", "counter", "Tokens drafted by prompt lookup.",
-              (double)b->drafted);
+    put_count(out, "tokens_drafted_total", "counter",
+              "Tokens drafted by prompt lookup or a draft model.", (double)b->drafted);
     put_count(out, "tokens_accepted_total", "counter", "Drafted tokens that were accepted.",
               (double)b->accepted);
+    put_count(out, "draft_model_tokens_drafted_total", "counter",
+              "Tokens drafted by the draft model.", (double)b->guessed);
+    put_count(out, "draft_model_tokens_accepted_total", "counter",
+              "Tokens drafted by the draft model that were accepted.", (double)b->guessed_right);
+    put_count(out, "draft_model_seconds_total", "counter", "Time in steps of the draft model.",
+              b->model_s);
+    put_count(out, "drafts_in_vain_seconds_total", "counter",
+              "Time lost to drafts that gains did not make up for.", b->vain_s);
+    put_count(out, "undrafted_seconds_total", "counter",
+              "Time that all steps would have taken without drafts.", b->without_s);
     put_count(out, "resident_bytes", "gauge",
               "Resident memory of the process, without mapped files.",
               (double)nib__resident_read(s->statm));

@@ -24,6 +24,8 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_SETTING, "context",
      "the model states no maximum context length, or two different ones, or the context is shorter "
      "than asked"},
+    {NIB_LEDGER_SETTING, "draft",
+     "a draft model was asked for but drafts no tokens, or sees only the end of long texts"},
     {NIB_LEDGER_SETTING, "dropped", "a stored tensor that is not written to the output"},
     {NIB_LEDGER_SETTING, "dtype",
      "activations or weights have another float type than the config asks for"},
@@ -109,6 +111,7 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_NOTE, "declared", "the plan is for a machine that this process does not run on"},
     {NIB_LEDGER_NOTE, "device", "where the weights were quantized"},
     {NIB_LEDGER_NOTE, "dot4", "whether the device's 4-bit dot product is used"},
+    {NIB_LEDGER_NOTE, "draft", "a draft model drafts several tokens per step"},
     {NIB_LEDGER_NOTE, "drawn", "where tokens are sampled, and what is copied for that"},
     {NIB_LEDGER_NOTE, "experts",
      "how many experts a token chooses, and the weights that steps read"},

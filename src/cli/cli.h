@@ -22,7 +22,7 @@ typedef struct settings {
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
         *calibrate, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg,
         *speed, *for_device, *sweep, *peer, *peer_model, *cache_type, *cache_dir, *host, *key_file,
-        *name, *chat_template, *schema, *sandbox;
+        *name, *chat_template, *schema, *sandbox, *draft, *draft_recipe;
     unsigned long long seed, memory;
     unsigned long long body_limit;
     list skip, only, allow, kernel, place, without, stop, origins;
@@ -117,7 +117,7 @@ const char *model_path(const settings *s); /* -m, or the first argument */
 
 /* A model with its plan and session. */
 typedef struct run_context {
-    nib_model *model;
+    nib_model *model, *draft; /* draft: of --draft, or NULL */
     nib_plan *plan;
     nib_session *session;
 } run_context;
@@ -133,7 +133,10 @@ int read_file(char **out, const char *path, const char *what);
 void sync_parent(const char *path);
 void print_json_string(FILE *to, const char *text, size_t size); /* in quotes */
 const char *finish_word(nib_finish finish); /* "stop", "length", "cancelled", "context" */
-/* Prints prompt-lookup counts, and which device kernel sampled the tokens, to stderr. */
+/* Opens the draft model of --draft as the request's. Returns 0, or prints an error and returns the
+ * exit status. */
+int open_draft(nib_model **out, nib_engine *engine, const settings *s, nib_request *request);
+/* Prints counts of drafts, and which device kernel sampled the tokens, to stderr. */
 void print_sampling_stats(const nib_generate_stats *stats);
 /* If the model has several chat templates, prints which one is not used. */
 void print_chat_note(const run_context *r, const settings *s);

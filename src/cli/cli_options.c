@@ -155,6 +155,12 @@ const option option_table[] = {
      "faster on repetitive text, output unchanged; 0: off (default: 15 on the CPU, off on other "
      "devices)",
      ON_TEXT | ON_SERVE | ON_PLAN},
+    {"draft", 0, KIND_TEXT, AT(draft), "MODEL",
+     "a smaller model with the same vocabulary that drafts tokens for this one to verify; output "
+     "unchanged; on the CPU",
+     ON_TEXT | ON_SERVE | ON_PLAN},
+    {"draft-recipe", 0, KIND_TEXT, AT(draft_recipe), "RECIPE",
+     "quantize the draft model as it is loaded (default: as stored)", ON_TEXT | ON_SERVE | ON_PLAN},
     {"schema", 0, KIND_TEXT, AT(schema), "FILE",
      "constrain the output to this JSON schema; - reads stdin", ON_GENERATE},
     {"logprobs", 0, KIND_COUNT, AT(logprobs), "N",

@@ -21,12 +21,15 @@ static int write_plan(const nib_plan *plan, const settings *s)
 static int plan_model(nib_model *model, nib_engine *engine, const settings *s)
 {
     nib_plan *plan = NULL;
-    const nib_request request = request_of(s);
+    nib_model *draft;
+    nib_request request = request_of(s);
     nib_err err;
-    (void)engine;
-    const int status =
-        nib_plan_open(&plan, model, &request, &err) == NIB_OK ? write_plan(plan, s) : fail(&err);
+    int status = open_draft(&draft, engine, s, &request);
+    if (status == 0)
+        status = nib_plan_open(&plan, model, &request, &err) == NIB_OK ? write_plan(plan, s)
+                                                                       : fail(&err);
     nib_plan_close(plan);
+    nib_model_close(draft);
     return status;
 }
 

@@ -16,7 +16,20 @@ void close_run(run_context *r)
 {
     nib_session_close(r->session);
     nib_plan_close(r->plan);
+    nib_model_close(r->draft);
     nib_model_close(r->model);
+}
+
+int open_draft(nib_model **out, nib_engine *engine, const settings *s, nib_request *request)
+{
+    settings own = *s;
+    *out = NULL;
+    if (s->draft == NULL)
+        return 0;
+    own.tokenizer = NULL; /* names the model's */
+    const int status = open_model(out, engine, &own, s->draft, (nib_model_options){0});
+    request->draft = *out;
+    return status;
 }
 
 int open_run(run_context *out, nib_engine *engine, const settings *s, const char *path,
@@ -24,9 +37,12 @@ int open_run(run_context *out, nib_engine *engine, const settings *s, const char
 {
     *out = (run_context){0};
     int status = open_model(&out->model, engine, s, path, (nib_model_options){0});
+    nib_request asked = *request;
     nib_err err;
+    if (status == 0)
+        status = open_draft(&out->draft, engine, s, &asked);
     if (status == 0 &&
-        (nib_plan_open(&out->plan, out->model, request, &err) != NIB_OK ||
+        (nib_plan_open(&out->plan, out->model, &asked, &err) != NIB_OK ||
          nib_session_open(&out->session, out->model, out->plan,
                           request->sequences > 0 ? (int)request->sequences : 1, &err) != NIB_OK))
         status = fail(&err);
@@ -95,12 +111,23 @@ static const char *format_ms(char out[32], double seconds)
 
 void print_sampling_stats(const nib_generate_stats *t)
 {
+    char model[32], vain[32], without[32];
+    const double per_step = t->steps > 0 ? (double)(t->new_tokens - 1) / (double)t->steps : 0;
     if (t->lookup > 0)
         fprintf(stderr,
                 "lookup      %" PRId64 " tokens drafted, %" PRId64 " accepted, %.2f tokens per "
                 "step\n",
-                t->drafted, t->accepted,
-                t->steps > 0 ? (double)(t->new_tokens - 1) / (double)t->steps : 0);
+                t->drafted - t->model_drafted, t->accepted - t->model_accepted, per_step);
+    if (t->drafts > 0)
+        fprintf(stderr,
+                "draft model %" PRId64 " tokens drafted, %" PRId64 " accepted, %.2f tokens per "
+                "step, %s in it\n",
+                t->model_drafted, t->model_accepted, per_step, format_ms(model, t->model_s));
+    if (t->lookup > 0 || t->drafts > 0)
+        fprintf(stderr, "in vain     %s of drafts, %.2g %% of %s without them\n",
+                format_ms(vain, t->vain_s),
+                t->undrafted_s > 0 ? 100 * t->vain_s / t->undrafted_s : 0,
+                format_ms(without, t->undrafted_s));
     if (t->sampler != NULL)
         fprintf(stderr, "drawn by    %s\n", t->sampler);
     if (t->sampler_why[0] != 0)
@@ -257,6 +284,11 @@ static int print_generate_json(const nib_generate_stats *t, const generated *g,
     printf(", \"steps\": %" PRId64 ", \"lookup\": %" PRId64 ", \"drafted\": %" PRId64
            ", \"accepted\": %" PRId64 ", \"seed\": %" PRIu64,
            t->steps, t->lookup, t->drafted, t->accepted, t->seed);
+    if (t->drafts > 0)
+        printf(", \"drafts\": %" PRId64 ", \"model_drafted\": %" PRId64
+               ", \"model_accepted\": %" PRId64 ", \"model_s\": %.6f",
+               t->drafts, t->model_drafted, t->model_accepted, t->model_s);
+    printf(", \"vain_s\": %.6f, \"undrafted_s\": %.6f", t->vain_s, t->undrafted_s);
     const int status = print_ledger_members(plan);
     puts("}");
     return status;

@@ -49,6 +49,7 @@ nib_request request_of(const settings *s)
         .lookup = s->lookup < 0    ? 0
                   : s->lookup == 0 ? -1
                                    : s->lookup,
+        .draft_recipe = s->draft_recipe,
     };
 }
 

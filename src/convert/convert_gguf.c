@@ -192,6 +192,12 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          "of %s cannot record; --format nibble keeps config.json beside the "
                          "weights",
                          m->net.directory, nib__arch_name(c->arch));
+    if (!nib__gguf_experts_match(c))
+        return nib__fail(
+            err, NIB_UNSUPPORTED,
+            "%s: norm_topk_prob is false, or some layers have no experts, which a GGUF "
+            "of %s cannot record; --format nibble keeps config.json beside the weights",
+            m->net.directory, nib__arch_name(c->arch));
     nib__gguf_describe_config(head, c, nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
                               main_type(&m->net, first));
     NIB_TRY(check_implied(c, m->net.directory, ledger, err));

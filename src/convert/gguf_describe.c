@@ -64,7 +64,9 @@ static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *ar
     nib__gguf_put_double(head, key, NIB_GGUF_F32, c->rope_theta);
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
         snprintf(key, sizeof key, "%s.%s", arch, keys[i].gguf != NULL ? keys[i].gguf : "");
-        if (keys[i].gguf != NULL)
+        if (keys[i].gguf != NULL && keys[i].is == NIB_OWN_COUNT)
+            nib__gguf_put_int(head, key, NIB_GGUF_U32, (int64_t)nib__keys_value(c, &keys[i]));
+        else if (keys[i].gguf != NULL)
             nib__gguf_put_double(head, key, NIB_GGUF_F32, nib__keys_value(c, &keys[i]));
         if (keys[i].is == NIB_OWN_FLAG && keys[i].at == offsetof(nib_config, parallel)) {
             snprintf(key, sizeof key, "%s.use_parallel_residual", arch);

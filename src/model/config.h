@@ -31,7 +31,8 @@ typedef enum nib_arch {
     NIB_ARCH_GLM,
     NIB_ARCH_GLM4,
     NIB_ARCH_QWEN3_MOE,
-    NIB_ARCH_MIXTRAL
+    NIB_ARCH_MIXTRAL,
+    NIB_ARCH_GRANITE_MOE
 } nib_arch;
 
 typedef enum nib_rope_kind {
@@ -48,8 +49,9 @@ enum { NIB_EOS_MAX = 16 };
 typedef struct nib_mixture {
     int64_t experts, top_k, ffn; /* experts 0: none; ffn: width of one expert */
     int64_t interval;            /* every interval-th layer is one, from layer interval - 1 on */
-    const bool *dense; /* [layers] layers that are none nonetheless; NULL: no such layer */
-    bool normalize;    /* the chosen weights are divided by their sum */
+    const bool *dense;   /* [layers] layers that are none nonetheless; NULL: no such layer */
+    bool normalize;      /* the chosen weights are divided by their sum */
+    bool chosen_softmax; /* softmax over the chosen logits alone */
 } nib_mixture;
 
 typedef struct nib_config {

@@ -53,16 +53,27 @@ static const char *eps_key(const nib_config *c)
                                                  : "attention.layer_norm_epsilon";
 }
 
-/* Takes the first family with this name: GGUF calls mistral llama, too. */
+/* Takes the first family with this name: GGUF calls mistral llama, too; and mixtral, which has
+ * experts. */
 static nib_status read_arch(reader *r)
 {
-    char shown[64], families[320];
+    char shown[64], families[320], key[96];
+    int64_t experts = 0;
+    bool found, any = false;
     if (r->g->arch == NULL)
         return nib__fail(r->err, NIB_BAD_INPUT, "%s: key \"general.architecture\" is missing",
                          r->g->name);
+    snprintf(key, sizeof key, "%.64s.expert_count", r->g->arch);
+    NIB_TRY(nib__gguf_int(&experts, &found, r->g, key, r->err));
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *row = nib__family_at(i);
-        if (row->gguf == NULL || strcmp(row->gguf, r->g->arch) != 0)
+        const bool named = row->gguf != NULL && strcmp(row->gguf, r->g->arch) == 0;
+        any = any || (named && (row->experts != NULL) == (experts > 0));
+    }
+    for (size_t i = 0; nib__family_at(i) != NULL; i++) {
+        const nib_family_row *row = nib__family_at(i);
+        if (row->gguf == NULL || strcmp(row->gguf, r->g->arch) != 0 ||
+            (any && (row->experts != NULL) != (experts > 0)))
             continue;
         r->arch = row->gguf;
         r->c->arch = (nib_arch)i;
@@ -393,7 +404,9 @@ static nib_status read_family_keys(reader *r)
         bool found;
         if (keys[i].gguf == NULL)
             continue;
-        NIB_TRY(nib__gguf_double(&value, &found, r->g, arch_key(r, keys[i].gguf), r->err));
+        const bool needed = keys[i].is == NIB_OWN_COUNT;
+        NIB_TRY(nib__gguf_double(&value, needed ? NULL : &found, r->g, arch_key(r, keys[i].gguf),
+                                 r->err));
         if (!(value >= keys[i].least) || !(value <= keys[i].most))
             return nib__fail(r->err, NIB_BAD_INPUT,
                              "%s: %s is %g; a value from %g to %g is expected", r->g->name, r->key,
@@ -549,6 +562,12 @@ static nib_status fill_rope_layers(reader *r)
         layers[i] = (i + 1) % every != 0;
     c->rope_layers = layers;
     return NIB_OK;
+}
+
+bool nib__gguf_experts_match(const nib_config *c)
+{
+    return c->moe.experts == 0 ||
+           (c->moe.normalize && c->moe.interval == 1 && c->moe.dense == NULL);
 }
 
 bool nib__gguf_rope_layers_match(const nib_config *c)

@@ -22,5 +22,7 @@ void nib__gguf_report_tokenizer(const nib_gguf *gguf, nib_ledger *ledger);
 
 /* Whether the layers that use RoPE are those that a GGUF of this family implies. */
 bool nib__gguf_rope_layers_match(const nib_config *config);
+/* Whether experts are in all layers and weighed as a GGUF of this family implies. */
+bool nib__gguf_experts_match(const nib_config *config);
 
 #endif

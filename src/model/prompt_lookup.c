@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An index of a text by its last 2 to 4 tokens, and how many draft tokens pay off.
+ * An index of a text by its last 2 to 4 tokens, and how often its predictions were right.
  */
 #include "prompt_lookup.h"
 
@@ -116,83 +116,15 @@ nib_status nib__lookup_put(nib_lookup *lookup, const int32_t *ids, size_t count,
     return NIB_OK;
 }
 
-/* ---- step times ---- */
+/* ---- drafts ---- */
 
-void nib__step_times_add(nib_step_times *times, size_t m, double seconds)
-{
-    const double faded = 0.9997, slower = 1.02; /* per step; per step of m tokens */
-    double *measured = &times->measured[m];
-    for (size_t i = 1; i < COUNT(times->measured); i++)
-        times->measured[i] *= faded;
-    *measured = *measured == 0 || seconds < *measured * slower ? seconds : *measured * slower;
-}
-
-/* Estimates unmeasured steps: by interpolation between measured neighbours and, past the last one,
- * in proportion to the plan. */
-void nib__step_times_fill(const nib_step_times *times, size_t from, size_t to, double *seconds)
-{
-    const double doubt = 1.2;
-    const double *known = times->measured;
-    size_t below = from, above = from;
-    for (size_t m = from; m <= to; m++) {
-        while (above < m || (above < COUNT(times->measured) && known[above] == 0))
-            above++;
-        if (known[m] > 0) {
-            below = m;
-            seconds[m] = known[m];
-        } else if (above < COUNT(times->measured)) {
-            const double variant = (double)(m - below) / (double)(above - below);
-            seconds[m] = doubt * (known[below] + variant * (known[above] - known[below]));
-        } else {
-            seconds[m] = doubt * times->predicted[m] * known[below] / times->predicted[below];
-        }
-    }
-}
-
-/* ---- choosing draft lengths ---- */
-
-static double chance_of(const nib_lookup *l, size_t i)
+double nib__lookup_chance(const nib_lookup *l, size_t i)
 {
     return l->right[length_class(l->length + i)];
 }
 
-/* The draft whose next token is the likeliest, the first on a tie; NULL: none has room for more. */
-static nib_draft *find_likeliest(nib_draft *drafts, size_t count)
+void nib__lookup_copy(const nib_lookup *l, int32_t *ids, size_t count)
 {
-    nib_draft *best = NULL;
-    for (size_t i = 0; i < count; i++)
-        if (drafts[i].count < drafts[i].most && (best == NULL || drafts[i].chance > best->chance))
-            best = &drafts[i];
-    return best;
-}
-
-void nib__lookup_choose(nib_draft *drafts, size_t count, size_t tokens, const double *seconds,
-                        size_t most)
-{
-    /* each text gets one token in any case, and a draft's token only if all before it are right */
-    const double gain = 1.03; /* minimum gain, as shares and times are estimates */
-    double expected = (double)tokens, best = gain * expected / seconds[tokens];
-    nib_draft *taken[NIB_LOOKUP_MOST], *d;
-    size_t n = 0, chosen = 0;
-    for (size_t i = 0; i < count; i++) {
-        d = &drafts[i];
-        d->count = 0;
-        d->most = d->lookup->next > 0 ? d->most : 0;
-        d->chance = chance_of(d->lookup, 0);
-    }
-    while (n < most && n < NIB_LOOKUP_MOST && (d = find_likeliest(drafts, count)) != NULL) {
-        taken[n++] = d;
-        expected += d->chance;
-        d->chance *= chance_of(d->lookup, ++d->count);
-        if (expected / seconds[tokens + n] > best)
-            chosen = n, best = expected / seconds[tokens + n];
-    }
-    while (n > chosen)
-        taken[--n]->count--;
-    for (size_t i = 0; i < count; i++) {
-        const nib_lookup *l = drafts[i].lookup;
-        for (size_t j = 0; j < drafts[i].count; j++) /* a match near the end continues in the draft
-                                                        itself */
-            drafts[i].ids[l->count + j] = drafts[i].ids[l->next + j];
-    }
+    for (size_t i = 0; i < count; i++) /* a match near the end continues in the draft itself */
+        ids[l->count + i] = ids[l->next + i];
 }

@@ -30,6 +30,8 @@ const char *nib_asker_name(nib_asker asker)
     return name_in(nib__asker_names, NIB_ASKER_COUNT, (int)asker);
 }
 
+const nib_plan *nib_plan_draft(const nib_plan *plan) { return plan != NULL ? plan->draft : NULL; }
+
 void nib_plan_facts_get(const nib_plan *plan, nib_plan_facts *out)
 {
     if (plan == NULL)

@@ -21,7 +21,9 @@ struct nib_plan {
     nib_layer *layers; /* [net.site_count], in the order of the sites */
     nib_assignment assignment;
     int64_t context, sequences;
-    int64_t lookup;        /* most tokens that generation drafts per step; 0: none */
+    int64_t lookup;        /* most tokens that prompt lookup drafts per step; 0: none */
+    int64_t drafts;        /* the same of the draft model */
+    nib_plan *draft;       /* of the draft model; NULL: none runs */
     uint64_t weight_bytes; /* predicted, like the cache */
     nib_kv_size cache;
 };
@@ -63,6 +65,13 @@ uint64_t nib__plan_needs(const nib_plan *p);
 #define NIB_NOTE_REFUSED "refused"
 /* Fills p->lookup, and notes whether a request for drafts can be met. */
 nib_status nib__plan_lookup(nib_plan *p, nib_err *err);
+/* A row with a device's own arithmetic, whose bits may depend on the other tokens in a step, so
+ * that drafts could change the text; NULL: the rows of each layer share one contract for any number
+ * of tokens. */
+const nib_kernel *nib__plan_device_arithmetic(const nib_plan *p);
+/* Plans the draft model of the request, if it has one: fills p->draft and p->drafts. NIB_BAD_INPUT:
+ * its token ids mean other texts. */
+nib_status nib__plan_draft_model(nib_plan *p, nib_err *err);
 
 /* What a device refused of earlier plans. */
 typedef struct nib_retry {

@@ -9,10 +9,9 @@
 
 #include <inttypes.h>
 
-/* A row with a device's own arithmetic, whose bits may depend on the other tokens in a step; NULL:
- * the rows of each layer share one contract for any number of tokens. */
-static const nib_kernel *find_device_arithmetic(const nib_assignment *plan)
+const nib_kernel *nib__plan_device_arithmetic(const nib_plan *p)
 {
+    const nib_assignment *plan = &p->assignment;
     for (size_t i = plan->count; i-- > 0;) /* names the output's row rather than the embedding's */
         for (int u = 0; u < plan->layers[i].use_count; u++) {
             const nib_use *use = &plan->layers[i].uses[u];
@@ -57,7 +56,7 @@ nib_status nib__plan_lookup(nib_plan *p, nib_err *err)
                          asked);
     if (asked < 0 || p->policy.training)
         return NIB_OK;
-    const nib_kernel *row = find_device_arithmetic(&p->assignment);
+    const nib_kernel *row = nib__plan_device_arithmetic(p);
     if (row == NULL)
         p->lookup = asked > 0 ? asked : NIB_LOOKUP_USUAL;
     if (asked == 0)

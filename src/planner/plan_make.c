@@ -54,13 +54,16 @@ static nib_status copy_request(nib_plan *p, const nib_request *request, nib_err 
 {
     nib_request *r = &p->request;
     *r = *request;
+    if (r->draft != NULL)
+        nib__model_hold(r->draft);
     nib_arena *a = &p->arena;
     const bool ok =
         copy_string(a, &r->recipe) && copy_string(a, &r->device) && copy_string(a, &r->dtype) &&
         copy_string(a, &r->cache) && copy_string(a, &r->engine) && copy_string(a, &r->layer) &&
-        copy_string(a, &r->bias) && copy_strings(a, &r->skip) && copy_strings(a, &r->only) &&
-        copy_strings(a, &r->allow) && copy_strings(a, &r->kernel) && copy_strings(a, &r->place) &&
-        copy_strings(a, &r->without) && copy_generation(a, &r->generation);
+        copy_string(a, &r->bias) && copy_string(a, &r->draft_recipe) && copy_strings(a, &r->skip) &&
+        copy_strings(a, &r->only) && copy_strings(a, &r->allow) && copy_strings(a, &r->kernel) &&
+        copy_strings(a, &r->place) && copy_strings(a, &r->without) &&
+        copy_generation(a, &r->generation);
     return ok ? NIB_OK : nib__fail_memory(err, sizeof *request, "the request");
 }
 
@@ -468,11 +471,16 @@ static nib_status make_plan(nib_plan *p, const nib_request *request, const nib_r
                        "stay floats, as the weights of their layers do");
     nib__plan_note_training(p);
     NIB_TRY(nib__plan_lookup(p, err));
+    NIB_TRY(nib__plan_draft_model(p, err));
     NIB_TRY(nib__plan_memory(p, err));
     nib__ledger_allow(&p->assignment.ledger, &r->allow);
     nib_err *denied = &p->assignment.denied;
     if (r->strict && denied->status == NIB_OK)
         (void)nib__ledger_strict(&p->assignment.ledger, denied);
+    if (p->draft != NULL && denied->status == NIB_OK &&
+        p->draft->assignment.denied.status != NIB_OK)
+        nib__fail(denied, p->draft->assignment.denied.status, "--draft %s: %s",
+                  p->draft->model->net.path, p->draft->assignment.denied.text);
     return NIB_OK;
 }
 
@@ -545,6 +553,8 @@ void nib_plan_close(nib_plan *plan)
     if (!plan || !nib__holders_leave(&plan->holders))
         return;
     nib_model *model = plan->model;
+    nib_plan_close(plan->draft);
+    nib_model_close(plan->request.draft);
     nib__assignment_free(&plan->assignment);
     nib__recipe_free(plan->recipe);
     nib__arena_free(&plan->arena);
@@ -583,6 +593,13 @@ void nib__plan_json(const nib_plan *p, nib_jsonw *w)
     nib__jsonw_pair_double(w, "linear_token_s", p->assignment.linear_token_s);
     nib__jsonw_pair_double(w, "linear_prefill_s", p->assignment.linear_prefill_s);
     nib__ledger_json(&p->assignment.ledger, w);
+    if (p->draft == NULL)
+        return;
+    nib__jsonw_pair_int(w, "drafts", p->drafts);
+    nib__jsonw_key(w, "draft");
+    nib__jsonw_object(w);
+    nib__plan_json(p->draft, w);
+    nib__jsonw_object_end(w);
 }
 
 static void write_json(const nib_plan *p, nib_text *text)
@@ -603,6 +620,10 @@ nib_status nib_plan_write(const nib_plan *plan, nib_form form, const nib_sink *s
         write_json(plan, &text);
     else
         nib__plan_render(&plan->assignment, &plan->policy, &text);
+    if (form != NIB_FORM_JSON && plan->draft != NULL) {
+        nib__text_format(&text, "\ndraft model %s\n\n", plan->draft->model->net.path);
+        nib__plan_render(&plan->draft->assignment, &plan->draft->policy, &text);
+    }
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
     return status;
@@ -621,9 +642,20 @@ nib_status nib_plan_ledger_write(const nib_plan *plan, nib_form form, const nib_
         nib__jsonw_init(&w, &text, 0);
         nib__jsonw_object(&w);
         nib__ledger_json(ledger, &w);
+        if (plan->draft != NULL) {
+            nib__jsonw_key(&w, "draft");
+            nib__jsonw_object(&w);
+            nib__ledger_json(&plan->draft->assignment.ledger, &w);
+            nib__jsonw_object_end(&w);
+        }
         nib__jsonw_object_end(&w);
     } else {
         nib__ledger_render_settings(ledger, NIB_SETTING_EQUIVALENT, &text);
+        if (plan->draft != NULL && plan->draft->assignment.ledger.setting_count > 0) {
+            nib__text_format(&text, "draft model %s\n", plan->draft->model->net.path);
+            nib__ledger_render_settings(&plan->draft->assignment.ledger, NIB_SETTING_EQUIVALENT,
+                                        &text);
+        }
     }
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
@@ -647,6 +679,11 @@ nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err 
                          nib__format_bytes(token, nib__plan_token_bytes(plan)));
     }
     nib__text_str(&text, "\n");
+    if (plan->draft != NULL) {
+        nib__text_str(&text, "draft model: ");
+        nib__ledger_summary(&plan->draft->assignment.ledger, &text);
+        nib__text_str(&text, "\n");
+    }
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
     return status;

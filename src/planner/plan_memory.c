@@ -35,7 +35,7 @@ static load load_of(const nib_plan *p)
         l.room = nib__plan_room(&p->policy, own, gpu);
         l.others = is_step ? 0 : p->policy.step_bytes + (gpu == own ? p->cache.bytes : 0);
     } else {
-        l.others = p->cache.bytes;
+        l.others = p->cache.bytes + (p->draft != NULL ? nib__plan_needs(p->draft) : 0);
         if (own->memory != 0)
             l.room = own->memory > l.others ? own->memory - l.others : 0;
     }
@@ -113,7 +113,7 @@ static bool with_int8(const nib_plan *p, const load *l, load *out)
     if (p->assignment.gpu != NULL || l->machine->memory == 0 || then >= now)
         return false;
     *out = *l;
-    out->others = p->cache.bytes / now * then;
+    out->others = l->others - p->cache.bytes + p->cache.bytes / now * then;
     out->room = l->machine->memory > out->others ? l->machine->memory - out->others : 0;
     return true;
 }
@@ -205,7 +205,7 @@ static nib_status say_host(const nib_plan *p, const load *l, nib_text *out, nib_
 static void say_excess(const nib_plan *p, const load *l, nib_text *out)
 {
     const nib_machine *m = l->machine;
-    char needed[32], there[32], over[32];
+    char needed[32], there[32], over[32], draft[32];
     if (p->policy.limit_message != NULL) {
         nib__text_format(out, "the weights, %s, are %s more than %s had left (%s)",
                          nib__format_bytes(needed, l->weights),
@@ -214,9 +214,12 @@ static void say_excess(const nib_plan *p, const load *l, nib_text *out)
         return;
     }
     const uint64_t need = l->weights + l->others;
-    nib__text_format(out, "weights, keys%s are %s, %s more than %s has (%s)",
-                     p->assignment.gpu != NULL ? ", values and buffers" : " and values",
-                     nib__format_bytes(needed, need),
+    nib__text_format(out, "weights, keys%s",
+                     p->assignment.gpu != NULL ? ", values and buffers" : " and values");
+    if (p->draft != NULL)
+        nib__text_format(out, ", with %s of the draft model,",
+                         nib__format_bytes(draft, nib__plan_needs(p->draft)));
+    nib__text_format(out, " are %s, %s more than %s has (%s)", nib__format_bytes(needed, need),
                      nib__format_bytes(over, need > m->memory ? need - m->memory : 0), m->name,
                      nib__format_bytes(there, m->memory));
 }

@@ -5,8 +5,9 @@
  * job's result does not depend on the other jobs, to the bit: its logits do not, and its random
  * numbers come from its own seed, choice and positions.
  *
- * A job may carry a draft by prompt lookup: a step then takes more tokens of it, and keeps the
- * drafted tokens that equal the drawn ones. The text is the same with a draft and without.
+ * A job may carry a draft, by prompt lookup or by a draft model: a step then takes more tokens of
+ * it, and keeps the drafted tokens that equal the drawn ones. The text is the same with a draft and
+ * without.
  *
  * A sequence keeps its cache when its job ends: a later job with the same prefix continues from it,
  * or shares its blocks.
@@ -51,7 +52,7 @@ struct nib_job {
     int top;              /* likeliest tokens to report; negative: no logprobs */
     bool prompt_logprobs; /* of each prompt token but the first, too */
     bool ignore_ends;     /* not with a constraint */
-    int64_t lookup;       /* most tokens of a draft; 0: no drafts */
+    int64_t lookup;       /* most tokens of a draft by prompt lookup; 0: none */
     /* The constraint on the text; NULL: none. The state is at the start, and is advanced. */
     nib_constraint_state *state;
     nib_masks *masks;
@@ -67,7 +68,9 @@ struct nib_job {
     int64_t made;                     /* new tokens */
     int64_t steps;                    /* after the prompt */
     int64_t drafted, accepted;        /* drafted tokens, and those accepted */
+    int64_t guessed, guessed_right;   /* of these, by a draft model */
     int64_t draft;                    /* tokens drafted for this step */
+    bool guesses;                     /* by the draft model */
     const nib_kernel *device_sampler; /* draws its tokens on the device; NULL: the CPU does */
     int64_t row, rows;     /* its logits in this step; once drawn, `rows` counts those whose token
                               is accepted */
@@ -98,7 +101,10 @@ typedef struct nib_batch_counts {
     int64_t blocks, blocks_used;     /* of the cache */
     int64_t prefilled, reused, made; /* tokens so far */
     int64_t drafted, accepted;       /* drafted tokens, and those accepted */
+    int64_t guessed, guessed_right;  /* of these, by a draft model */
     int64_t steps;
+    double model_s;           /* in steps of the draft model */
+    double vain_s, without_s; /* as nib_draft_budget */
 } nib_batch_counts;
 nib_batch_counts nib__batch_counts(const nib_batch *batch);
 

@@ -31,6 +31,7 @@ struct nib_generator {
     nib_generate_stats stats;
     nib_job job;
     nib_draw_plan draw;
+    nib_batch_counts before;            /* of the batch, before this text */
     int64_t steps[NIB_LOOKUP_MOST + 2]; /* steps after the prompt, by their number of tokens */
     const nib_tokenizer *tokenizer;
     nib_text_out text;
@@ -210,6 +211,7 @@ static nib_status run_step(nib_generator *g, nib_err *err)
     nib_job *job = &g->job;
     if (!g->added) {
         g->start = nib__now_ns();
+        g->before = nib__batch_counts(g->batch);
         nib__batch_add(g->batch, job);
         g->added = true;
     }
@@ -271,6 +273,12 @@ static void fill_stats(nib_generator *g)
     s->first_token_s = s->prefill_s = (double)(first - g->start) * 1e-9;
     s->decode_s = (double)(now - first) * 1e-9;
     s->steps = job->steps, s->drafted = job->drafted, s->accepted = job->accepted;
+    s->drafts = g->session->plan->drafts;
+    s->model_drafted = job->guessed, s->model_accepted = job->guessed_right;
+    const nib_batch_counts counts = nib__batch_counts(g->batch);
+    s->model_s = counts.model_s - g->before.model_s;
+    s->vain_s = counts.vain_s - g->before.vain_s;
+    s->undrafted_s = counts.without_s - g->before.without_s;
     s->weight_bytes = r->weight_bytes;
     s->cache_bytes = nib__kv_used_bytes(&r->kv);
     s->peak_bytes = nib__peak_bytes();

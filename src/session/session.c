@@ -75,7 +75,9 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
     if (opened == NIB_OK)
         opened = nib__plan_open(open_runner, &o, &ran, &replacement, err);
     s->plan = replacement != NULL ? replacement : nib__plan_hold(plan);
-    const nib_status status = nib__model_check_files(model, opened, err);
+    nib_status status = nib__model_check_files(model, opened, err);
+    if (status == NIB_OK && s->plan->draft != NULL)
+        status = nib_session_open(&s->draft, s->plan->draft->model, s->plan->draft, sequences, err);
     if (status != NIB_OK) {
         nib_session_close(s);
         return status;
@@ -104,7 +106,8 @@ void nib_session_close(nib_session *session)
     if (!session || !nib__holders_leave(&session->holders))
         return;
     nib_plan *plan = session->plan; /* keeps the model */
-    if (session->runner.engine)     /* NULL: it did not open */
+    nib_session_close(session->draft);
+    if (session->runner.engine) /* NULL: it did not open */
         nib__runner_close(&session->runner);
     nib__release(&plan->model->engine->allocator, session);
     nib_plan_close(plan);

@@ -5,8 +5,8 @@
 #ifndef NIB_SESSION_HANDLE_H
 #define NIB_SESSION_HANDLE_H
 
+#include "draft_length.h"
 #include "plan_handle.h"
-#include "prompt_lookup.h"
 #include "runner.h"
 
 struct nib_session {
@@ -15,6 +15,8 @@ struct nib_session {
     nib_plan *plan; /* the given one, or its replacement if the device refused part of it */
     nib_runner runner;
     nib_step_times times; /* of steps that read no prompt */
+    nib_session *draft;   /* of the plan's draft model; NULL: none */
+    nib_draft_rate rate;  /* of its tokens, in all texts so far */
     bool in_use;          /* by a batch, which owns the sequences */
     bool running;         /* in a call with callbacks */
     bool hashed;

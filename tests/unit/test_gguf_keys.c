@@ -23,9 +23,9 @@
 
 /* Files under tests/golden/gguf. */
 static const char *const files[] = {
-    "llama",   "qwen2",      "qwen2_yarn", "qwen3",  "smollm3", "olmo2",
-    "exaone4", "granite",    "gemma",      "gemma2", "gemma3",  "command-r",
-    "cohere2", "starcoder2", "stablelm",   "phi3",   "glm4",    "stablelm_norms"};
+    "llama",    "qwen2", "qwen2_yarn", "qwen3",          "smollm3",   "olmo2",   "exaone4",
+    "granite",  "gemma", "gemma2",     "gemma3",         "command-r", "cohere2", "starcoder2",
+    "stablelm", "phi3",  "glm4",       "stablelm_norms", "qwen3moe",  "mixtral"};
 
 /* A key to add in place of the file's own. */
 typedef struct change {

@@ -24,9 +24,9 @@ static const char *in(char out[512], const char *directory, const char *name)
 }
 
 static const char *const families[] = {
-    "llama",   "qwen2",      "qwen2_yarn", "qwen3",  "smollm3", "olmo2",
-    "exaone4", "granite",    "gemma",      "gemma2", "gemma3",  "command-r",
-    "cohere2", "starcoder2", "stablelm",   "phi3",   "glm4",    "stablelm_norms"};
+    "llama",    "qwen2", "qwen2_yarn", "qwen3",          "smollm3",   "olmo2",   "exaone4",
+    "granite",  "gemma", "gemma2",     "gemma3",         "command-r", "cohere2", "starcoder2",
+    "stablelm", "phi3",  "glm4",       "stablelm_norms", "qwen3moe",  "mixtral"};
 
 /* ---- logits ---- */
 
@@ -416,7 +416,7 @@ static void test_config_refused(void **state)
         {WITH(KEY("rope.scaling.factor"), NIB_GGUF_F32, F32_HALF), NIB_BAD_INPUT},
         {INSTEAD(KEY("attention.layer_norm_rms_epsilon"), NIB_GGUF_F32, 0), NIB_BAD_INPUT},
         {INSTEAD(KEY("attention.layer_norm_rms_epsilon"), NIB_GGUF_F32, F32_NAN), NIB_BAD_INPUT},
-        {WITH(KEY("expert_count"), NIB_GGUF_U32, 8), NIB_UNSUPPORTED},
+        {WITH(KEY("expert_count"), NIB_GGUF_U32, 8), NIB_BAD_INPUT},
         {WITH(KEY("logit_scale"), NIB_GGUF_F32, F32_HALF), NIB_UNSUPPORTED},
         {WITH(KEY("attention.causal"), NIB_GGUF_BOOL, 0), NIB_UNSUPPORTED},
         {WITH(KEY("attention.sliding_window"), NIB_GGUF_U32, 64), NIB_UNSUPPORTED},

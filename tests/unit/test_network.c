@@ -25,7 +25,7 @@ static const char *const families[] = {
     "gemma",    "gemma2",    "gemma3",       "cohere",         "cohere2",        "starcoder2",
     "stablelm", "ministral", "ministral3",   "llama_yarn",     "phi3",           "phi3_longrope",
     "glm",      "glm4",      "cohere_norms", "stablelm_norms", "qwen3_moe",      "qwen3_moe_plain",
-    "mixtral"};
+    "mixtral",  "granitemoe"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {

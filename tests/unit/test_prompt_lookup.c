@@ -5,10 +5,12 @@
  */
 #include "prompt_lookup.h"
 
+#include "draft_length.h"
 #include "failing.h"
 #include "session.h"
 #include "skipping.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 
@@ -66,8 +68,10 @@ static size_t same_end(const int32_t *ids, size_t a, size_t b)
 /* Returns the length of the draft after a text, in a step without other sequences. */
 static size_t choose(const nib_lookup *l, int32_t *ids, const double *seconds, size_t most)
 {
-    nib_draft draft = {.lookup = l, .ids = ids, .most = most};
-    nib__lookup_choose(&draft, 1, 1, seconds, NIB_LOOKUP_MOST);
+    nib_draft draft = {.lookup = l, .most = most};
+    const nib_draft_costs costs = {.tokens = 1, .seconds = seconds, .left = INFINITY};
+    assert_true(nib__draft_lengths(&draft, 1, &costs, NIB_LOOKUP_MOST) == 0);
+    nib__lookup_copy(l, ids, draft.count);
     return draft.count;
 }
 

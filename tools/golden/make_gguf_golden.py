@@ -142,6 +142,21 @@ FAMILIES = {
                      head_dim=16, tie_word_embeddings=True),
         "types": {"": [T.F16]},
     },
+    "qwen3moe": {
+        "config": transformers.Qwen3MoeConfig,
+        "model": transformers.Qwen3MoeForCausalLM,
+        "keys": dict(COMMON, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=2, vocab_size=272, rope_theta=1e6,
+                     head_dim=16, num_experts=6, num_experts_per_tok=2, norm_topk_prob=True, tie_word_embeddings=False),
+        "types": {"": [T.Q8_0], "gate_proj": [T.Q4_0, T.Q5_1], "up_proj": [T.Q4_1, T.MXFP4], "mlp.gate.": [T.F32]},
+    },
+    "mixtral": {  # of architecture llama
+        "arch": "llama",
+        "config": transformers.MixtralConfig,
+        "model": transformers.MixtralForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, rope_theta=1e6, num_local_experts=4,
+                     num_experts_per_tok=2, sliding_window=None, tie_word_embeddings=False),
+        "types": {"": [T.Q8_0], "down_proj": [T.Q5_0], "mlp.gate.": [T.F16]},
+    },
     "smollm3": {  # the fourth layer has no rope
         "config": transformers.SmolLM3Config,
         "model": transformers.SmolLM3ForCausalLM,
@@ -245,7 +260,7 @@ FAMILIES = {
         "types": {"": [T.F16], "gate_up_proj": [T.Q5_0]},
     },
 }
-PAIRED = ("llama", "smollm3", "granite")
+PAIRED = ("llama", "smollm3", "granite", "mixtral")
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
@@ -255,7 +270,7 @@ NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
          "post_attention_layernorm": "ffn_norm"}
 AROUND = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
           "post_feedforward_layernorm": "post_ffw_norm"}
-PLAIN = {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+PLAIN = {"mlp.gate": "ffn_gate_inp", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
 AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 FUSED = {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
 GLM = {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
@@ -368,6 +383,11 @@ def add_keys(writer, name, c):
         writer.add_layer_norm_rms_eps(c.rms_norm_eps)
     rope = c.rope_parameters
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    if hasattr(c, "num_experts_per_tok"):
+        writer.add_expert_count(c.num_local_experts)
+        writer.add_expert_used_count(c.num_experts_per_tok)
+        if hasattr(c, "moe_intermediate_size"):
+            writer.add_expert_feed_forward_length(c.moe_intermediate_size)
     if name == "granite":
         writer.add_embedding_scale(c.embedding_multiplier)
         writer.add_attention_scale(c.attention_multiplier)
@@ -396,7 +416,7 @@ def add_keys(writer, name, c):
     if name == "stablelm":
         writer.add_parallel_residual(c.use_parallel_residual)
     width = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
-    if name == "qwen3" or name.startswith("gemma"):
+    if name in ("qwen3", "qwen3moe") or name.startswith("gemma"):
         writer.add_key_length(width)
         writer.add_value_length(width)
     elif name == "glm4":
@@ -407,6 +427,21 @@ def add_keys(writer, name, c):
         writer.add_rope_dimension_count(width // 4)
     else:
         writer.add_rope_dimension_count(width)
+
+
+def add_experts(writer, rng, types, key, shape):
+    """Writes the stacks of one parameter of experts, [experts][n][k]; returns its values."""
+    experts, n, k = shape
+    parts = ["gate_proj", "up_proj"] if "gate_up" in key else ["down_proj"]
+    out = []
+    for part in parts:
+        rows = n // len(parts)
+        kind = kind_of(types, f"{key.rpartition('.')[0]}.{part}")
+        raw, values = stored(rng, kind, (experts * rows, k), k ** -0.5)
+        name = f"blk.{layer_of(key)}.ffn_{part.split('_')[0]}_exps.weight"
+        writer.add_tensor(name, raw.reshape(experts, rows, -1), raw_dtype=kind)
+        out.append(values.reshape(experts, rows, k))
+    return np.concatenate(out, axis=1)
 
 
 def write_model(directory, name, family, logits):
@@ -422,6 +457,9 @@ def write_model(directory, name, family, logits):
     state, heads_of = {}, {}
     for key, value in model.state_dict().items():
         shape = tuple(value.shape)
+        if len(shape) == 3:
+            state[key] = torch.from_numpy(add_experts(writer, rng, family["types"], key, shape))
+            continue
         if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
         if len(shape) == 1:

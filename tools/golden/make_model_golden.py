@@ -865,6 +865,39 @@ FAMILIES = {
         },
         "lengths": [40, 21],
     },
+    # experts in stacks, as published
+    "granitemoe": {
+        "type": torch.bfloat16,
+        "config": {
+            "architectures": ["GraniteMoeForCausalLM"],
+            "model_type": "granitemoe",
+            "attention_bias": False,
+            "attention_multiplier": 0.25,
+            "embedding_multiplier": 6.0,
+            "hidden_size": 64,
+            "intermediate_size": 36,
+            "logits_scaling": 2.0,
+            "num_experts_per_tok": 3,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_local_experts": 8,
+            "hidden_act": "silu",
+            "vocab_size": 180,
+            "max_position_embeddings": 512,
+            "residual_multiplier": 0.4,
+            "rms_norm_eps": 1e-6,
+            "router_aux_loss_coef": 0.0,
+            "output_router_logits": False,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "rope_scaling": None,
+            "rope_theta": 10000,
+            "tie_word_embeddings": True,
+            "torch_dtype": "bfloat16",
+        },
+        "lengths": [40, 25],
+    },
 }
 
 
@@ -876,7 +909,7 @@ def fill(name, shape, generator, offset):
         return offset + 0.25 * noise
     if "embed_tokens" in name:
         return 0.35 * noise
-    gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "lm_head", "mlp.gate.")) else 1.0
+    gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "lm_head", "mlp.gate.", "router")) else 1.0
     return noise * gain / shape[-1] ** 0.5
 
 
@@ -889,6 +922,11 @@ EXPERTS = {
 
 def published(model_type, name, value):
     """The tensors of a checkpoint for one parameter: (name, value) pairs."""
+    if model_type == "granitemoe":  # stacks, under older names
+        for new, old in (("router.", "router.layer."), ("experts.gate_up_proj", "input_linear.weight"),
+                         ("experts.down_proj", "output_linear.weight")):
+            name = name.replace(f"block_sparse_moe.{new}", f"block_sparse_moe.{old}")
+        return [(name, value)]
     if model_type not in EXPERTS:
         return [(name, value)]
     prefix, gate, up, down = EXPERTS[model_type]

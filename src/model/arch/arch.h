@@ -76,12 +76,12 @@ typedef struct nib_family_row {
     bool only_longrope;    /* its only RoPE scaling is longrope, under any of its names */
     bool scales_queries;   /* reads llama_4_scaling_beta */
     enum {
-        NIB_WINDOW_IGNORED,   /* ignores sliding_window */
-        NIB_WINDOW_IF_USED,   /* if use_sliding_window is true: from layer max_window_layers on */
+        NIB_WINDOW_IGNORED,     /* ignores sliding_window */
+        NIB_WINDOW_IF_USED,     /* if use_sliding_window is true: from layer max_window_layers on */
         NIB_WINDOW_ALL_IF_USED, /* if use_sliding_window is true: all layers */
-        NIB_WINDOW_UNROTATED, /* if use_sliding_window is true: layers without RoPE */
-        NIB_WINDOW_ALWAYS,    /* all layers, if sliding_window is given */
-        NIB_WINDOW_PATTERN    /* all layers but every `pattern`-th */
+        NIB_WINDOW_UNROTATED,   /* if use_sliding_window is true: layers without RoPE */
+        NIB_WINDOW_ALWAYS,      /* all layers, if sliding_window is given */
+        NIB_WINDOW_PATTERN      /* all layers but every `pattern`-th */
     } window;
     bool layer_types; /* reads layer_types, which takes precedence over `window` */
     int64_t pattern;
@@ -162,6 +162,6 @@ extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_
     nib__family_granite, nib__family_gemma, nib__family_gemma2, nib__family_gemma3,
     nib__family_cohere, nib__family_cohere2, nib__family_starcoder2, nib__family_stablelm,
     nib__family_ministral, nib__family_ministral3, nib__family_phi3, nib__family_glm,
-    nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral;
+    nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral, nib__family_granite_moe;
 
 #endif

@@ -95,7 +95,7 @@ static nib_routing routing_of(const nib_config *c)
 {
     return (nib_routing){.experts = c->moe.experts,
                          .top_k = c->moe.top_k,
-                         .score = NIB_SCORE_SOFTMAX,
+                         .score = c->moe.chosen_softmax ? NIB_SCORE_CHOSEN : NIB_SCORE_SOFTMAX,
                          .groups = 1,
                          .top_groups = 1,
                          .normalize = c->moe.normalize,

@@ -41,16 +41,25 @@ static const nib_family_key keys_of_qwen3[] = {
     {.key = NULL},
 };
 
+/* GGUF has no keys for them: llama.cpp divides the weights by their sum, in all layers. */
+static void complete_qwen3_gguf(nib_config *c)
+{
+    c->moe.interval = 1;
+    c->moe.normalize = true;
+}
+
 const nib_family_row nib__family_qwen3_moe = {
     .name = "qwen3_moe",
     .class_name = "Qwen3MoeForCausalLM",
     .title = "Qwen3 30B-A3B and 235B-A22B",
+    .gguf = "qwen3moe",
     .head_norms = true,
     .keys = keys_of_qwen3,
     .experts = &of_qwen,
     .window = NIB_WINDOW_ALL_IF_USED,
     .absent =
         {.kv_heads = 4, .context = 32768, .window = 4096, .norm_eps = 1e-6, .rope_theta = 10000},
+    .complete_gguf = complete_qwen3_gguf,
     .build = nib__build_llama,
 };
 
@@ -83,6 +92,7 @@ const nib_family_row nib__family_mixtral = {
     .name = "mixtral",
     .class_name = "MixtralForCausalLM",
     .title = "Mixtral 8x7B and 8x22B",
+    .gguf = "llama",
     .keys = keys_of_mixtral,
     .experts = &of_mixtral,
     .window = NIB_WINDOW_ALWAYS,
