@@ -131,6 +131,15 @@ int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t heads
                       part);
 }
 
+int nib__build_vector(nib_build *b, int64_t layer, const char *name, int64_t n)
+{
+    return add_weight(
+        b,
+        (nib_graph_weight){
+            .kind = NIB_WEIGHT_NORM, .layer = layer, .n = n, .k = 1, .heads = 1, .bare = true},
+        name);
+}
+
 /* ---- operations ---- */
 
 static int add_node(nib_build *b, nib_graph_node node, int64_t columns)

@@ -35,6 +35,7 @@ typedef struct nib_graph_weight {
     double offset;     /* added to the stored weight of a norm */
     size_t index;      /* among the weights of its kind */
     int64_t heads;     /* of a norm: heads with their own weights, [heads][n / heads]; 1: shared */
+    bool bare;         /* a norm: `name` is the whole name of its tensor */
     bool shares_input; /* a linear layer with the same input as the one before it */
 } nib_graph_weight;
 
@@ -121,6 +122,9 @@ typedef struct nib_norm_form {
 } nib_norm_form;
 int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t heads, int64_t n,
                     nib_norm_form form);
+
+/* A vector that is stored under its own name, without .weight. */
+int nib__build_vector(nib_build *b, int64_t layer, const char *name, int64_t n);
 
 /* Each returns the value that it writes. */
 int nib__emit_embed(nib_build *b, int weight);

@@ -66,6 +66,7 @@ static nib_status list_expected(nib_expected **out, size_t *count, const nib_net
         list[used++] = (nib_expected){.name = norm->name,
                                       .n = own ? norm->heads : norm->n,
                                       .k = own ? norm->n / norm->heads : 0,
+                                      .bare = norm->bare,
                                       .bias = norm->bias};
     }
     *out = list;

@@ -32,7 +32,8 @@ typedef enum nib_arch {
     NIB_ARCH_GLM4,
     NIB_ARCH_QWEN3_MOE,
     NIB_ARCH_MIXTRAL,
-    NIB_ARCH_GRANITE_MOE
+    NIB_ARCH_GRANITE_MOE,
+    NIB_ARCH_GLM4_MOE
 } nib_arch;
 
 typedef enum nib_rope_kind {
@@ -49,9 +50,15 @@ enum { NIB_EOS_MAX = 16 };
 typedef struct nib_mixture {
     int64_t experts, top_k, ffn; /* experts 0: none; ffn: width of one expert */
     int64_t interval;            /* every interval-th layer is one, from layer interval - 1 on */
-    const bool *dense;   /* [layers] layers that are none nonetheless; NULL: no such layer */
-    bool normalize;      /* the chosen weights are divided by their sum */
-    bool chosen_softmax; /* softmax over the chosen logits alone */
+    int64_t first;               /* layers before this one are none */
+    const bool *dense;          /* [layers] layers that are none nonetheless; NULL: no such layer */
+    int64_t shared;             /* experts that every token has besides, as one MLP */
+    bool normalize;             /* the chosen weights are divided by their sum */
+    bool chosen_softmax;        /* softmax over the chosen logits alone */
+    bool sigmoid;               /* instead of softmax; and a bias that only chooses */
+    double scale;               /* of the weights; 0: 1 */
+    int64_t groups, top_groups; /* as in nib_routing; 0: 1 */
+    int64_t unread_layers;      /* after the model's, to predict further tokens: not read */
 } nib_mixture;
 
 typedef struct nib_config {
@@ -101,7 +108,7 @@ NIB_INLINE bool nib__config_has_rope(const nib_config *c, int64_t layer)
 NIB_INLINE bool nib__config_has_experts(const nib_config *c, int64_t layer)
 {
     const nib_mixture *moe = &c->moe;
-    return moe->experts > 0 && (layer + 1) % moe->interval == 0 &&
+    return moe->experts > 0 && layer >= moe->first && (layer + 1) % moe->interval == 0 &&
            (moe->dense == NULL || !moe->dense[layer]);
 }
 

@@ -136,13 +136,20 @@ nib_status nib__config_check_mixture(const nib_config *c, const char *name, nib_
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: each token chooses %" PRId64 " experts, but there are only %" PRId64,
                          name, moe->top_k, moe->experts);
+    const int64_t groups = nib__max(moe->groups, 1), kept = nib__max(moe->top_groups, 1);
+    if (moe->experts > 0 &&
+        (moe->experts % groups != 0 || kept > groups || moe->top_k > moe->experts / groups * kept))
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: each token chooses %" PRId64 " experts from %" PRId64 " of %" PRId64
+                         " groups, into which %" PRId64 " experts cannot be divided",
+                         name, moe->top_k, kept, groups, moe->experts);
     if (moe->experts * c->layers > EXPERTS_LIMIT)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: %" PRId64 " layers of %" PRId64 " experts; at most %d experts in all "
                          "are supported",
                          name, c->layers, moe->experts, EXPERTS_LIMIT);
-    const double weights = 3.0 * (double)c->layers * (double)moe->experts * (double)c->width *
-                           (double)moe->ffn;
+    const double weights =
+        3.0 * (double)c->layers * (double)moe->experts * (double)c->width * (double)moe->ffn;
     if (weights > WEIGHTS_LIMIT)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: the experts have %.3g weights; at most %.3g are supported", name,

@@ -112,7 +112,8 @@ static void put_family_keys(nib_jsonw *w, const nib_config *c)
         const double value = nib__keys_value(c, &keys[i]);
         if (keys[i].is >= NIB_OWN_CHECKED) /* its default is the supported value */
             continue;
-        if (keys[i].least <= 0 && keys[i].is != NIB_OWN_FLAG && value == 0) {
+        if (keys[i].least <= 0 && keys[i].is != NIB_OWN_FLAG && keys[i].is != NIB_OWN_COUNT &&
+            value == 0) {
             nib__jsonw_key(w, keys[i].key);
             nib__jsonw_null(w);
         } else if (keys[i].is == NIB_OWN_FLAG)

@@ -169,7 +169,8 @@ static nib_status check_agreement(const nib_network *net, nib_err *err)
     for (size_t i = 0; i < nib__checkpoint_count(net->checkpoint); i++) {
         const char *name = nib__checkpoint_at(net->checkpoint, i)->name;
         if (strncmp(name, layers_prefix, sizeof layers_prefix - 1) == 0 &&
-            strtoll(name + sizeof layers_prefix - 1, NULL, 10) >= net->config.layers) {
+            strtoll(name + sizeof layers_prefix - 1, NULL, 10) >=
+                net->config.layers + net->config.moe.unread_layers) {
             char shown[160];
             return nib__fail(err, NIB_BAD_INPUT, "%s: %s is stored, but %s in %s is %" PRId64, path,
                              nib__escape_name(shown, sizeof shown, name, strlen(name)),
@@ -290,11 +291,11 @@ static bool is_known_rope_table(const nib_network *net, const nib_tensor *tensor
 static bool is_norm(const nib_network *net, const char *name)
 {
     for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++) {
-        const char *norm = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i)->name;
-        const size_t size = strlen(norm);
-        const bool biased = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i)->bias;
-        if (strncmp(name, norm, size) == 0 &&
-            (strcmp(name + size, ".weight") == 0 || (biased && strcmp(name + size, ".bias") == 0)))
+        const nib_graph_weight *norm = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i);
+        const size_t size = strlen(norm->name);
+        if (strncmp(name, norm->name, size) == 0 &&
+            (strcmp(name + size, norm->bare ? "" : ".weight") == 0 ||
+             (norm->bias && strcmp(name + size, ".bias") == 0)))
             return true;
     }
     return false;
@@ -673,9 +674,11 @@ void nib__network_close(nib_network *network)
 const char *nib__network_norm_name(char out[NIB_NORM_NAME], const nib_network *net, size_t norm,
                                    nib_norm_part part)
 {
-    snprintf(out, NIB_NORM_NAME, "%s.%s",
-             nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, norm)->name,
-             part == NIB_NORM_BIAS ? "bias" : "weight");
+    const nib_graph_weight *entry = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, norm);
+    snprintf(out, NIB_NORM_NAME, "%s%s", entry->name,
+             entry->bare             ? ""
+             : part == NIB_NORM_BIAS ? ".bias"
+                                     : ".weight");
     return out;
 }
 

@@ -388,7 +388,7 @@ static nib_status check_expected(verifier *v, const nib_expected *x, bool *claim
 {
     char name[512];
     const char *by = nib__checkpoint_config_name(v->job->checkpoint);
-    if (snprintf(name, sizeof name, "%s.weight", x->name) >= (int)sizeof name)
+    if (snprintf(name, sizeof name, "%s%s", x->name, x->bare ? "" : ".weight") >= (int)sizeof name)
         return NIB_OK;
     size_t at = find_entry(v, name);
     const nib_meta *alias = nib__checkpoint_alias(v->job->checkpoint, name);

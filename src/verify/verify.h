@@ -15,6 +15,7 @@ typedef struct nib_expected {
     int64_t n, k;     /* k 0: a vector of n, such as a norm */
     bool bias;
     bool optional; /* may be missing: a tied head */
+    bool bare;     /* a vector whose whole name it is, without .weight */
 } nib_expected;
 
 /* The distance of two models, run on the same token ids. */

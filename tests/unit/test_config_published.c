@@ -77,6 +77,15 @@
     "\"attention_dropout\":0.0,\"hidden_act\":\"silu\",\"num_experts_per_tok\":2,"                 \
     "\"num_local_experts\":8,\"output_router_logits\":false,\"rms_norm_eps\":1e-05,"               \
     "\"rope_theta\":1000000.0,\"sliding_window\":null,\"tie_word_embeddings\":false"
+#define GRANITE_MOE                                                                                \
+    GRANITE ",\"attention_multiplier\":0.015625,\"logits_scaling\":6.0,\"num_experts_per_tok\":8," \
+            "\"output_router_logits\":false,\"router_aux_loss_coef\":0.0"
+#define GLM4_MOE                                                                                   \
+    "\"attention_bias\":true,\"attention_dropout\":0.0,\"head_dim\":128,\"hidden_act\":\"silu\","  \
+    "\"n_group\":1,\"topk_group\":1,\"n_shared_experts\":1,\"norm_topk_prob\":true,"               \
+    "\"num_experts_per_tok\":8,\"partial_rotary_factor\":0.5,\"rms_norm_eps\":1e-05,"              \
+    "\"rope_scaling\":null,\"rope_theta\":1000000,\"num_nextn_predict_layers\":1,"                 \
+    "\"tie_word_embeddings\":false"
 #define UNTIED ",\"tie_word_embeddings\":false"
 #define TIED ",\"tie_word_embeddings\":true"
 
@@ -196,6 +205,22 @@ static const published models[] = {
      MIXTRAL ",\"router_aux_loss_coef\":0.02"},
     {"Mixtral-8x22B-v0.1", "mixtral", "Mixtral", 6144, 16384, 56, 48, 8, 32000, 65536, 140.620, 0,
      0, MIXTRAL ",\"router_aux_loss_coef\":0.001,\"router_jitter_noise\":0.0"},
+    {"granite-3.1-1b-a400m-base", "granitemoe", "GraniteMoe", 1024, 512, 24, 16, 8, 49155, 131072,
+     1.334, 0, 0, GRANITE_MOE ",\"num_local_experts\":32"},
+    {"granite-3.1-3b-a800m-base", "granitemoe", "GraniteMoe", 1536, 512, 32, 24, 8, 49155, 131072,
+     3.299, 0, 0, GRANITE_MOE ",\"num_local_experts\":40"},
+    {"GLM-4.5-Air", "glm4_moe", "Glm4Moe", 4096, 10944, 46, 96, 8, 151552, 131072, 106.852, 0, 0,
+     GLM4_MOE
+     ",\"first_k_dense_replace\":1,\"moe_intermediate_size\":1408,\"n_routed_experts\":128,"
+     "\"routed_scaling_factor\":1.0,\"use_qk_norm\":false"},
+    {"GLM-4.5", "glm4_moe", "Glm4Moe", 5120, 12288, 92, 96, 8, 151552, 131072, 352.796, 0, 0,
+     GLM4_MOE
+     ",\"first_k_dense_replace\":3,\"moe_intermediate_size\":1536,\"n_routed_experts\":160,"
+     "\"routed_scaling_factor\":2.5,\"use_qk_norm\":true"},
+    {"GLM-4.6", "glm4_moe", "Glm4Moe", 5120, 12288, 92, 96, 8, 151552, 202752, 352.796, 0, 0,
+     GLM4_MOE
+     ",\"first_k_dense_replace\":3,\"moe_intermediate_size\":1536,\"n_routed_experts\":160,"
+     "\"routed_scaling_factor\":2.5,\"use_qk_norm\":true"},
 };
 
 static void write_config(char *out, size_t size, const published *m)

@@ -20,12 +20,12 @@
 #include "refused.h"
 
 static const char *const families[] = {
-    "llama2",   "llama3",    "llama_bias",   "qwen2",          "qwen3",          "mistral",
-    "smollm3",  "olmo2",     "exaone4",      "mistral_window", "exaone4_window", "granite",
-    "gemma",    "gemma2",    "gemma3",       "cohere",         "cohere2",        "starcoder2",
-    "stablelm", "ministral", "ministral3",   "llama_yarn",     "phi3",           "phi3_longrope",
-    "glm",      "glm4",      "cohere_norms", "stablelm_norms", "qwen3_moe",      "qwen3_moe_plain",
-    "mixtral",  "granitemoe"};
+    "llama2",   "llama3",     "llama_bias",   "qwen2",          "qwen3",          "mistral",
+    "smollm3",  "olmo2",      "exaone4",      "mistral_window", "exaone4_window", "granite",
+    "gemma",    "gemma2",     "gemma3",       "cohere",         "cohere2",        "starcoder2",
+    "stablelm", "ministral",  "ministral3",   "llama_yarn",     "phi3",           "phi3_longrope",
+    "glm",      "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",      "qwen3_moe_plain",
+    "mixtral",  "granitemoe", "glm4_moe"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {

@@ -201,6 +201,8 @@ static void test_experts(void **state)
     for (size_t i = 0; i < COUNT(schemes); i++)
         check_scheme("tests/golden/models/qwen3_moe", schemes[i].recipe, schemes[i].dtype, NULL);
     check_scheme("tests/golden/models/mixtral", NULL, "f32", NULL);
+    check_scheme("tests/golden/models/glm4_moe", "8da4w-g32", "bf16", NULL);
+    check_scheme("tests/golden/gguf/qwen3moe.gguf", NULL, "f32", NULL);
     assert_int_equal(failures, 0);
 }
 

@@ -898,6 +898,44 @@ FAMILIES = {
         },
         "lengths": [40, 25],
     },
+    # one plain layer; a sigmoid and a bias choose among groups, and a shared expert is added
+    "glm4_moe": {
+        "type": torch.bfloat16,
+        "config": {
+            "architectures": ["Glm4MoeForCausalLM"],
+            "model_type": "glm4_moe",
+            "attention_bias": True,
+            "first_k_dense_replace": 1,
+            "head_dim": 24,
+            "hidden_size": 64,
+            "intermediate_size": 84,
+            "moe_intermediate_size": 28,
+            "n_group": 4,
+            "topk_group": 2,
+            "n_routed_experts": 16,
+            "n_shared_experts": 2,
+            "norm_topk_prob": True,
+            "num_experts_per_tok": 3,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_nextn_predict_layers": 0,
+            "hidden_act": "silu",
+            "vocab_size": 190,
+            "max_position_embeddings": 512,
+            "partial_rotary_factor": 0.5,
+            "rms_norm_eps": 1e-5,
+            "rope_scaling": None,
+            "rope_theta": 10000,
+            "routed_scaling_factor": 2.5,
+            "tie_word_embeddings": False,
+            "use_qk_norm": True,
+            "bos_token_id": None,
+            "eos_token_id": [151, 152],
+            "torch_dtype": "bfloat16",
+        },
+        "lengths": [40, 27],
+    },
 }
 
 
@@ -917,6 +955,7 @@ def fill(name, shape, generator, offset):
 EXPERTS = {
     "qwen3_moe": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
     "mixtral": ("block_sparse_moe.experts.", "w1", "w3", "w2"),
+    "glm4_moe": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
 }
 
 
@@ -961,6 +1000,10 @@ def make(directory, family, what):
             value = fill(name, parameter.shape, generator, what.get("norm", 1)).to(what["type"])
             stored.update(published(what["config"]["model_type"], name, value))
             parameter.copy_(value.to(torch.float32))
+        for name, buffer in model.named_buffers():
+            if "e_score_correction_bias" in name:  # large enough to change choices
+                stored[name] = 0.2 * torch.randn(buffer.shape, generator=generator)
+                buffer.copy_(stored[name])
     assert ("lm_head.weight" in stored) != what["config"].get("tie_word_embeddings", what.get("tied"))
     made = (f"torch {torch.__version__}, transformers {transformers.__version__}, safetensors "
             f"{safetensors.__version__}; seed {SEED}; {COMMAND}")

@@ -40,6 +40,8 @@ extern const char *const nib__eps_keys[NIB_EPS_KEYS];
 /* The modules of a mixture, after "model.layers.N."; %d is the expert. */
 typedef struct nib_expert_names {
     const char *router, *gate, *up, *down;
+    const char *choice_bias;                           /* NULL: none */
+    const char *shared_gate, *shared_up, *shared_down; /* NULL: no shared experts */
 } nib_expert_names;
 
 typedef struct nib_family_row {
@@ -162,6 +164,7 @@ extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_
     nib__family_granite, nib__family_gemma, nib__family_gemma2, nib__family_gemma3,
     nib__family_cohere, nib__family_cohere2, nib__family_starcoder2, nib__family_stablelm,
     nib__family_ministral, nib__family_ministral3, nib__family_phi3, nib__family_glm,
-    nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral, nib__family_granite_moe;
+    nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral, nib__family_granite_moe,
+    nib__family_glm4_moe;
 
 #endif

@@ -90,16 +90,32 @@ int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
     return linear(b, h, NIB_ROLE_DOWN, layer, "mlp.down_proj", width, ffn, bias);
 }
 
-/* How a layer's router chooses. */
+/* How a layer's router chooses. A sigmoid's sum may be 0, so it gets a floor. */
 static nib_routing routing_of(const nib_config *c)
 {
-    return (nib_routing){.experts = c->moe.experts,
-                         .top_k = c->moe.top_k,
-                         .score = c->moe.chosen_softmax ? NIB_SCORE_CHOSEN : NIB_SCORE_SOFTMAX,
-                         .groups = 1,
-                         .top_groups = 1,
-                         .normalize = c->moe.normalize,
-                         .scale = 1.0f};
+    const nib_mixture *moe = &c->moe;
+    return (nib_routing){.experts = moe->experts,
+                         .top_k = moe->top_k,
+                         .score = moe->sigmoid          ? NIB_SCORE_SIGMOID
+                                  : moe->chosen_softmax ? NIB_SCORE_CHOSEN
+                                                        : NIB_SCORE_SOFTMAX,
+                         .groups = moe->groups > 0 ? moe->groups : 1,
+                         .top_groups = moe->top_groups > 0 ? moe->top_groups : 1,
+                         .group_pairs = moe->sigmoid,
+                         .normalize = moe->normalize,
+                         .floor = moe->sigmoid ? 1e-20f : 0.0f,
+                         .scale = moe->scale > 0 ? (float)moe->scale : 1.0f};
+}
+
+/* Emits the MLP that every token has. */
+static int shared_expert(nib_build *b, const nib_config *c, int64_t layer, int x)
+{
+    const nib_expert_names *names = nib__family_of(c)->experts;
+    const int64_t width = c->width, ffn = c->moe.shared * c->moe.ffn;
+    const int gate = linear(b, x, NIB_ROLE_GATE, layer, names->shared_gate, ffn, width, false);
+    const int up = linear(b, x, NIB_ROLE_UP, layer, names->shared_up, ffn, width, false);
+    const int h = nib__emit_swiglu(b, nib__family_of(c)->activation, gate, up);
+    return linear(b, h, NIB_ROLE_DOWN, layer, names->shared_down, width, ffn, false);
 }
 
 int nib__block_experts(nib_build *b, const nib_config *c, int64_t layer, int x)
@@ -115,14 +131,18 @@ int nib__block_experts(nib_build *b, const nib_config *c, int64_t layer, int x)
                                           [DOWN] = {NIB_ROLE_DOWN, names->down, width, ffn, false}};
     const int logits =
         linear(b, x, NIB_ROLE_ROUTER, layer, names->router, c->moe.experts, width, false);
-    const int chosen = nib__emit_route(b, logits, NIB_NO_ID, routing);
+    const int bias = c->moe.sigmoid
+                         ? nib__build_vector(b, layer, names->choice_bias, c->moe.experts)
+                         : NIB_NO_ID;
+    const int chosen = nib__emit_route(b, logits, bias, routing);
     const int first = nib__build_experts(b, layer, routing, parts, PARTS);
     int rows = nib__emit_dispatch(b, x, chosen, routing);
     const int gate = nib__emit_linear_experts(b, rows, first + GATE, PARTS, routing);
     const int up = nib__emit_linear_experts(b, rows, first + UP, PARTS, routing);
     rows = nib__emit_swiglu(b, nib__family_of(c)->activation, gate, up);
     rows = nib__emit_linear_experts(b, rows, first + DOWN, PARTS, routing);
-    return nib__emit_combine(b, rows, chosen, routing);
+    const int routed = nib__emit_combine(b, rows, chosen, routing);
+    return c->moe.shared > 0 ? nib__emit_add(b, routed, shared_expert(b, c, layer, x)) : routed;
 }
 
 int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x, const char *up,

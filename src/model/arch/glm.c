@@ -54,3 +54,74 @@ const nib_family_row nib__family_glm4 = {
     .absent = SIZES,
     .build = build_sandwich,
 };
+
+/* GLM-4.5: Llama's order and pairs of RoPE, on half a head; a sigmoid and a bias choose experts. */
+
+#define SIZE(name, member, default_, least_, most_)                                                \
+    {                                                                                              \
+        .key = name, .at = offsetof(nib_config, moe.member), .is = NIB_OWN_COUNT,                  \
+        .absent = default_, .least = least_, .most = most_                                         \
+    }
+
+static const nib_family_key keys_of_mixture[] = {
+    SIZE("n_routed_experts", experts, 128, 1, NIB_EXPERTS_MAX),
+    SIZE("num_experts_per_tok", top_k, 8, 1, NIB_TOP_K_MAX),
+    SIZE("moe_intermediate_size", ffn, 1408, 1, 1 << 24),
+    SIZE("n_shared_experts", shared, 1, 0, NIB_EXPERTS_MAX),
+    SIZE("first_k_dense_replace", first, 1, 0, 1024),
+    SIZE("n_group", groups, 1, 1, NIB_EXPERTS_MAX),
+    SIZE("topk_group", top_groups, 1, 1, NIB_EXPERTS_MAX),
+    SIZE("num_nextn_predict_layers", unread_layers, 0, 0, 64),
+    {.key = "norm_topk_prob",
+     .at = offsetof(nib_config, moe.normalize),
+     .is = NIB_OWN_FLAG,
+     .absent = 1,
+     .least = 0,
+     .most = 1},
+    {.key = "routed_scaling_factor",
+     .at = offsetof(nib_config, moe.scale),
+     .absent = 1,
+     .least = 1e-6,
+     .most = 1e6},
+    {.key = "use_qk_norm",
+     .at = offsetof(nib_config, qk_norm),
+     .is = NIB_OWN_FLAG,
+     .least = 0,
+     .most = 1},
+    {.key = NULL},
+};
+
+static const nib_expert_names experts = {.router = "mlp.gate",
+                                         .gate = "mlp.experts.%d.gate_proj",
+                                         .up = "mlp.experts.%d.up_proj",
+                                         .down = "mlp.experts.%d.down_proj",
+                                         .choice_bias = "mlp.gate.e_score_correction_bias",
+                                         .shared_gate = "mlp.shared_experts.gate_proj",
+                                         .shared_up = "mlp.shared_experts.up_proj",
+                                         .shared_down = "mlp.shared_experts.down_proj"};
+
+static void complete_mixture(nib_config *c)
+{
+    c->moe.interval = 1;
+    c->moe.sigmoid = true;
+}
+
+const nib_family_row nib__family_glm4_moe = {
+    .name = "glm4_moe",
+    .class_name = "Glm4MoeForCausalLM",
+    .title = "GLM-4.5, GLM-4.5-Air, GLM-4.6",
+    .keys = keys_of_mixture,
+    .experts = &experts,
+    .biases = NIB_BIASES_QKV,
+    .partial = true,
+    .window = NIB_WINDOW_IGNORED,
+    .absent = {.heads = 96,
+               .kv_heads = 8,
+               .vocab = 151552,
+               .context = 131072,
+               .norm_eps = 1e-5,
+               .rope_theta = 10000,
+               .rope_partial = 0.5},
+    .complete = complete_mixture,
+    .build = nib__build_llama,
+};
