@@ -21,6 +21,7 @@ typedef struct opened {
 typedef struct open_how {
     const char *path, *recipe, *dtype, *cache, *isa, *tokenizer, *device;
     nib_strings without;    /* kernel rows to exclude */
+    nib_strings allow;      /* rungs */
     int threads, sequences; /* 0: 1 */
     int64_t context;
     const nib_allocator *allocator;
@@ -48,7 +49,8 @@ static inline nib_status try_open(opened *o, const open_how *how, nib_err *err)
                                  .cache = how->cache,
                                  .device = how->device,
                                  .context = how->context,
-                                 .without = how->without};
+                                 .without = how->without,
+                                 .allow = how->allow};
     *o = (opened){0};
     nib_status status = nib_engine_open(&o->engine, &options, err);
     if (status == NIB_OK) {
