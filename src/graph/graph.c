@@ -265,7 +265,7 @@ int nib__emit_attention(nib_build *b, int q, nib_attention attention)
     return add_node(b,
                     (nib_graph_node){.op = NIB_OP_ATTN,
                                      .in = {q, NIB_NO_ID},
-                                     .weight = NIB_NO_ID,
+                                     .weight = attention.sinks,
                                      .heads = attention.heads,
                                      .scale = attention.scale,
                                      .cap = attention.cap,
@@ -273,13 +273,16 @@ int nib__emit_attention(nib_build *b, int q, nib_attention attention)
                     columns_of(b, q));
 }
 
-int nib__emit_swiglu(nib_build *b, nib_activation activation, int gate, int up)
+int nib__emit_swiglu(nib_build *b, nib_gating gating, int gate, int up)
 {
-    return add_node(
-        b,
-        (nib_graph_node){
-            .op = NIB_OP_SWIGLU, .in = {gate, up}, .weight = NIB_NO_ID, .activation = activation},
-        columns_of(b, gate));
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_SWIGLU,
+                                     .in = {gate, up},
+                                     .weight = NIB_NO_ID,
+                                     .activation = gating.activation,
+                                     .scale = gating.alpha,
+                                     .cap = gating.limit},
+                    columns_of(b, gate));
 }
 
 int nib__emit_add(nib_build *b, int x, int y)

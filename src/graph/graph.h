@@ -49,11 +49,11 @@ typedef struct nib_graph_node {
     nib_op op;
     int in[NIB_NODE_INPUTS];    /* values; NIB_NO_ID: none */
     int out;                    /* value; NIB_NO_ID: writes state */
-    int weight;                 /* weight; NIB_NO_ID: none */
+    int weight;                 /* weight; ROUTE: the bias; ATTN: the sinks; NIB_NO_ID: none */
     int weight_step;            /* LINEAR_EXPERTS: from one expert's weight to the next one's */
     int64_t layer;              /* decoder layer, whose state it reads or writes; -1: none */
     int64_t heads;              /* NORM, ROPE, ATTN: rows per token */
-    double scale, cap;          /* ATTN, SCALE: nib_attn's, nib_scale's */
+    double scale, cap;          /* ATTN, SCALE: nib_attn's, nib_scale's; SWIGLU: alpha and limit */
     int64_t window;             /* ATTN: nib_attn's */
     int table;                  /* ROPE: index of the rotation table */
     nib_activation activation;  /* SWIGLU; alone if in[1] is NIB_NO_ID */
@@ -137,10 +137,16 @@ void nib__emit_store(nib_build *b, int k, int v);
 typedef struct nib_attention {
     int64_t heads, window;
     double scale, cap;
+    int sinks; /* weight; NIB_NO_ID: none */
 } nib_attention;
 int nib__emit_attention(nib_build *b, int q, nib_attention attention);
+/* How an MLP activates. */
+typedef struct nib_gating {
+    nib_activation activation;
+    double alpha, limit; /* NIB_SWIGLU_CLAMPED */
+} nib_gating;
 /* up NIB_NO_ID: only the activation. */
-int nib__emit_swiglu(nib_build *b, nib_activation activation, int gate, int up);
+int nib__emit_swiglu(nib_build *b, nib_gating gating, int gate, int up);
 int nib__emit_add(nib_build *b, int x, int y);
 /* Experts. A routing value has top_k experts, then their weights; a value of rows of experts has
  * top_k rows per token, [m * top_k][columns / top_k], sorted by expert. */

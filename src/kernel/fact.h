@@ -147,6 +147,8 @@ typedef enum nib_layout_hint {
     X(LAYOUT_HINT, ENUM, "layout", "the layer", "the requested layout", nib__layout_hint_names)    \
     X(TOP_K, INT, "top_k", "the request", "the number of top-k candidates", NULL)                  \
     X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \
+    X(SINKS, FLAG, "sinks", "the layer", "attention sinks", NULL)                                  \
+    X(CLAMPED, FLAG, "clamped", "the layer", "a clamped activation", NULL)                         \
     X(CACHE, ENUM, "cache", "the request", "the KV cache type", nib__type_names)                   \
     X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \
     X(BUILT, FLAG, "built", "this program", "this kernel", NULL)                                   \

@@ -198,12 +198,18 @@ typedef struct nib_attn {
     float *lse;     /* [m][heads] log of the sum of e^score, for the backward pass; or NULL */
     int64_t window; /* positions that a query attends to, including its own; 0: no limit */
     float cap;      /* a score s = scale * q.k becomes cap * tanh(s / cap); 0: no cap */
+    /* [heads] scores of a position without a value, which takes its part of the softmax (OpenAI,
+     * gpt-oss, 2025); NULL: none. Merged last. */
+    const float *sinks;
 } nib_attn;
 
 typedef enum nib_activation {
-    NIB_SILU,     /* x / (1 + e^-x) */
-    NIB_GELU_TANH /* x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3): x (1 + tanh u) / 2,
+    NIB_SILU,      /* x / (1 + e^-x) */
+    NIB_GELU_TANH, /* x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3): x (1 + tanh u) / 2,
                      Hendrycks and Gimpel, 2016 */
+    /* with g = min(gate, limit) and u = up within -limit..limit: (u + 1) g / (1 + e^(-alpha g));
+     * OpenAI, gpt-oss, 2025 */
+    NIB_SWIGLU_CLAMPED
 } nib_activation;
 
 /* out = silu(gate) * up, or another activation of the gate */
@@ -212,6 +218,7 @@ typedef struct nib_swiglu {
     float *out;             /* [m][ldo]; may be gate */
     int64_t m, width, ld, ldo;
     nib_activation activation;
+    float alpha, limit; /* SWIGLU_CLAMPED */
 } nib_swiglu;
 
 /* out = scale * x; with a cap, cap * tanh(scale * x / cap) */

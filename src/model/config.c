@@ -68,6 +68,7 @@ static const char *const harmless[] = {"_name_or_path",
                                        "chunk_size_feed_forward",
                                        "problem_type",
                                        "cache_implementation",
+                                       "initial_context_length", /* rope_scaling has it */
                                        "embedding_dropout",
                                        "use_embedding_sharing",
                                        "use_parallel_embedding",

@@ -33,7 +33,8 @@ typedef enum nib_arch {
     NIB_ARCH_QWEN3_MOE,
     NIB_ARCH_MIXTRAL,
     NIB_ARCH_GRANITE_MOE,
-    NIB_ARCH_GLM4_MOE
+    NIB_ARCH_GLM4_MOE,
+    NIB_ARCH_GPT_OSS
 } nib_arch;
 
 typedef enum nib_rope_kind {
@@ -48,6 +49,7 @@ enum { NIB_EOS_MAX = 16 };
 
 /* Layers whose MLP is a mixture of experts. Only for families that have them. */
 typedef struct nib_mixture {
+    int64_t same_top_k;          /* top_k under another key, which must agree; 0: absent */
     int64_t experts, top_k, ffn; /* experts 0: none; ffn: width of one expert */
     int64_t interval;            /* every interval-th layer is one, from layer interval - 1 on */
     int64_t first;               /* layers before this one are none */
@@ -90,6 +92,7 @@ typedef struct nib_config {
     double embed_scale, residual_scale, logits_scale; /* factors; 0: none */
     double attention_scale;                           /* of q.k; 0: head_dim^-1/2 */
     double attention_cap, logits_cap;                 /* nib_attn.cap, nib_scale.cap */
+    double swiglu_limit;                              /* nib_swiglu.limit */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
     bool parallel;  /* attention and the MLP read one norm; only for families whose config
                        chooses */

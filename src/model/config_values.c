@@ -136,6 +136,10 @@ nib_status nib__config_check_mixture(const nib_config *c, const char *name, nib_
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: each token chooses %" PRId64 " experts, but there are only %" PRId64,
                          name, moe->top_k, moe->experts);
+    if (moe->same_top_k != 0 && moe->same_top_k != moe->top_k)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: two keys give the experts per token, as %" PRId64 " and as %" PRId64,
+                         name, moe->same_top_k, moe->top_k);
     const int64_t groups = nib__max(moe->groups, 1), kept = nib__max(moe->top_groups, 1);
     if (moe->experts > 0 &&
         (moe->experts % groups != 0 || kept > groups || moe->top_k > moe->experts / groups * kept))

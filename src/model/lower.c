@@ -344,24 +344,22 @@ static nib_status add_rope_copy(lowering *l, const nib_graph_node *queries)
     return add_op(l, node);
 }
 
-/* A router's choice, with the bias that only chooses, if it has one. */
-static nib_status add_route(lowering *l, const nib_graph_node *from)
+/* An operation with a vector of its own: the bias of a router's choice, or the sinks of heads. */
+static nib_status add_with_vector(lowering *l, const nib_graph_node *from)
 {
-    const int64_t count = from->routing->experts;
     nib_node node = node_of(l, from);
-    float *bias =
-        from->weight >= 0 ? nib__arena_take(l->arena, (uint64_t)count, sizeof *bias) : NULL;
-    if (from->weight >= 0 && bias == NULL)
-        return nib__fail_memory(l->err, (uint64_t)count * sizeof *bias, "a router's bias");
-    if (bias != NULL)
-        NIB_TRY(
-            nib__network_norm(bias, l->net, weight_of(l, from)->index, NIB_NORM_WEIGHT, l->err));
-    for (int64_t e = 0; bias != NULL && e < count; e++)
-        if (!isfinite(bias[e]))
-            return nib__fail(l->err, NIB_BAD_INPUT,
-                             "%s: the value of expert %" PRId64 " is not a finite number",
-                             weight_of(l, from)->name, e);
-    node.weight = bias;
+    if (from->weight < 0)
+        return add_op(l, node);
+    const nib_graph_weight *vector = weight_of(l, from);
+    float *values = nib__arena_take(l->arena, (uint64_t)vector->n, sizeof *values);
+    if (values == NULL)
+        return nib__fail_memory(l->err, (uint64_t)vector->n * sizeof *values, vector->name);
+    NIB_TRY(nib__network_norm(values, l->net, vector->index, NIB_NORM_WEIGHT, l->err));
+    for (int64_t i = 0; i < vector->n; i++)
+        if (!isfinite(values[i]))
+            return nib__fail(l->err, NIB_BAD_INPUT, "%s: value %" PRId64 " is not a finite number",
+                             vector->name, i);
+    node.weight = values;
     return add_op(l, node);
 }
 
@@ -383,7 +381,8 @@ static nib_status lower_node(lowering *l, const nib_graph_node *node, size_t *co
     case NIB_OP_LINEAR: return add_linear(l, node);
     case NIB_OP_LINEAR_EXPERTS: return add_linear_experts(l, node);
     case NIB_OP_NORM: return add_norm(l, node);
-    case NIB_OP_ROUTE: return add_route(l, node);
+    case NIB_OP_ATTN:
+    case NIB_OP_ROUTE: return add_with_vector(l, node);
     case NIB_OP_SWIGLU:
     case NIB_OP_SCALE:
     case NIB_OP_ADD: return add_elementwise(l, node);

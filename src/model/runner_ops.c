@@ -205,7 +205,8 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
                            .cache = nib__kv_layer(&r->kv, node->layer),
                            .scale = (float)node->of->scale,
                            .cap = (float)node->of->cap,
-                           .window = node->of->window};
+                           .window = node->of->window,
+                           .sinks = node->weight};
     if (node->row->gpu != NULL)
         return nib__run_on_gpu(r, node->row, &args, err);
     nib_part p = nib__part_of(r, node->row, &args, 0, m * c->heads);
@@ -326,6 +327,8 @@ static nib_status run_swiglu(nib_runner *r, const nib_node *node, int64_t m, nib
     const nib_swiglu args = {.gate = nib__node_values(r, node, node->from),
                              .up = gated ? nib__node_values(r, node, node->other) : NULL,
                              .activation = node->of->activation,
+                             .alpha = (float)node->of->scale,
+                             .limit = (float)node->of->cap,
                              .out = nib__node_values(r, node, node->to),
                              .m = m,
                              .width = node->width,

@@ -86,6 +86,13 @@
     "\"num_experts_per_tok\":8,\"partial_rotary_factor\":0.5,\"rms_norm_eps\":1e-05,"              \
     "\"rope_scaling\":null,\"rope_theta\":1000000,\"num_nextn_predict_layers\":1,"                 \
     "\"tie_word_embeddings\":false"
+#define GPT_OSS                                                                                    \
+    "\"attention_bias\":true,\"attention_dropout\":0.0,\"experts_per_token\":4,\"head_dim\":64,"   \
+    "\"hidden_act\":\"silu\",\"initial_context_length\":4096,\"num_experts_per_tok\":4,"           \
+    "\"output_router_logits\":false,\"rms_norm_eps\":1e-05,\"rope_scaling\":{\"beta_fast\":32.0,"  \
+    "\"beta_slow\":1.0,\"factor\":32.0,\"original_max_position_embeddings\":4096,\"rope_type\":"   \
+    "\"yarn\",\"truncate\":false},\"rope_theta\":150000,\"router_aux_loss_coef\":0.9,"             \
+    "\"sliding_window\":128,\"swiglu_limit\":7.0,\"tie_word_embeddings\":false"
 #define UNTIED ",\"tie_word_embeddings\":false"
 #define TIED ",\"tie_word_embeddings\":true"
 
@@ -221,6 +228,10 @@ static const published models[] = {
      GLM4_MOE
      ",\"first_k_dense_replace\":3,\"moe_intermediate_size\":1536,\"n_routed_experts\":160,"
      "\"routed_scaling_factor\":2.5,\"use_qk_norm\":true"},
+    {"gpt-oss-20b", "gpt_oss", "GptOss", 2880, 2880, 24, 64, 8, 201088, 131072, 20.908, 128, 2,
+     GPT_OSS ",\"num_local_experts\":32"},
+    {"gpt-oss-120b", "gpt_oss", "GptOss", 2880, 2880, 36, 64, 8, 201088, 131072, 116.789, 128, 2,
+     GPT_OSS ",\"num_local_experts\":128"},
 };
 
 static void write_config(char *out, size_t size, const published *m)

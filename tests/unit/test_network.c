@@ -25,7 +25,7 @@ static const char *const families[] = {
     "gemma",    "gemma2",     "gemma3",       "cohere",         "cohere2",        "starcoder2",
     "stablelm", "ministral",  "ministral3",   "llama_yarn",     "phi3",           "phi3_longrope",
     "glm",      "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",      "qwen3_moe_plain",
-    "mixtral",  "granitemoe", "glm4_moe"};
+    "mixtral",  "granitemoe", "glm4_moe",     "gpt_oss"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {
@@ -466,7 +466,7 @@ static void add_ones(const char *directory, const char *name, int64_t count)
     nib__release(&a, file);
 }
 
-/* Norms with a weight per head of q and k: the device gets the whole tensor. Experts: their products
+/* Norms with a weight per head of q and k: the device gets the whole tensor. Products of experts
  * run there, and what it has no rows for on the CPU, which must be allowed. */
 static void test_on_device(void **state)
 {

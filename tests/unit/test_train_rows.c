@@ -257,7 +257,13 @@ static void test_gelu_of_edges(void **state)
     enum { LENGTH = COUNT(gates) };
     float y[LENGTH];
     for (EACH_ROW(row, NIB_OP_SWIGLU)) {
-        const nib_swiglu a = {gates, NULL, y, 1, LENGTH, LENGTH, LENGTH, NIB_GELU_TANH};
+        const nib_swiglu a = {.gate = gates,
+                              .out = y,
+                              .m = 1,
+                              .width = LENGTH,
+                              .ld = LENGTH,
+                              .ldo = LENGTH,
+                              .activation = NIB_GELU_TANH};
         row->run.swiglu(&a, 0, 1);
         for (size_t i = 0; i < LENGTH; i++) {
             const float x = gates[i], want = fabsf(x) < 1 ? x / 2 : x < 0 ? 0 : x;
@@ -683,7 +689,14 @@ static void check_activation_golden(FILE *file, int64_t rows, int64_t width, gat
         read_doubles(file, "dup", wanted[2], all);
     const float *up = g.gated ? operand[1] : NULL;
     for (EACH_ROW(row, NIB_OP_SWIGLU)) {
-        const nib_swiglu a = {operand[0], up, gradient[0], rows, width, width, width, g.activation};
+        const nib_swiglu a = {.gate = operand[0],
+                              .up = up,
+                              .out = gradient[0],
+                              .m = rows,
+                              .width = width,
+                              .ld = width,
+                              .ldo = width,
+                              .activation = g.activation};
         row->run.swiglu(&a, 0, rows);
         assert_close(row->name, gradient[0], wanted[0], all, 1e-5);
     }

@@ -936,6 +936,44 @@ FAMILIES = {
         },
         "lengths": [40, 27],
     },
+    # stacks for x @ W whose gate and up take turns, biases, sinks, a window in every other layer
+    "gpt_oss": {
+        "type": torch.bfloat16,
+        "config": {
+            "architectures": ["GptOssForCausalLM"],
+            "model_type": "gpt_oss",
+            "attention_bias": True,
+            "attention_dropout": 0.0,
+            "experts_per_token": 2,
+            "head_dim": 16,
+            "hidden_act": "silu",
+            "hidden_size": 64,
+            "initial_context_length": 32,
+            "intermediate_size": 32,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "max_position_embeddings": 256,
+            "num_attention_heads": 4,
+            "num_experts_per_tok": 2,
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 2,
+            "num_local_experts": 6,
+            "output_router_logits": False,
+            "router_aux_loss_coef": 0.9,
+            "rms_norm_eps": 1e-5,
+            "bos_token_id": None,
+            "eos_token_id": 2,
+            "pad_token_id": 3,
+            "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0, "original_max_position_embeddings": 32,
+                             "rope_type": "yarn", "truncate": False},
+            "rope_theta": 150000,
+            "sliding_window": 12,
+            "swiglu_limit": 1.5,
+            "tie_word_embeddings": False,
+            "vocab_size": 180,
+            "torch_dtype": "bfloat16",
+        },
+        "lengths": [60, 25],
+    },
 }
 
 
@@ -947,7 +985,7 @@ def fill(name, shape, generator, offset):
         return offset + 0.25 * noise
     if "embed_tokens" in name:
         return 0.35 * noise
-    gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "lm_head", "mlp.gate.", "router")) else 1.0
+    gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "lm_head", "mlp.gate.", "router.", "experts.gate_up")) else 1.0
     return noise * gain / shape[-1] ** 0.5
 
 

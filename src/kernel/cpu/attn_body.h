@@ -407,6 +407,10 @@ NIB_INLINE void attend(nib_tile *t, nib_type type, const bool windowed)
         if (first < end)
             attend_block(t, first, end - first, type, windowed);
     }
+    for (int r = 0; t->a->sinks != NULL && r < t->rows; r++) {
+        memset(t->part + r * t->padded, 0, (size_t)t->padded * sizeof *t->part);
+        merge(t, r, false, t->a->sinks[t->heads[r]], 1.0f);
+    }
     for (int r = 0; r < t->rows; r++) {
         const nib_lanes weight = nib__lanes_set(t->weight[r]);
         float *total = t->total + r * t->padded;

@@ -91,8 +91,30 @@ NIB_INLINE void swiglu_as(const nib_swiglu *a, int64_t m0, int64_t m1, bool gelu
     }
 }
 
+static void swiglu_clamped(const nib_swiglu *a, int64_t m0, int64_t m1)
+{
+    const nib_lanes most = nib__lanes_set(a->limit), least = nib__lanes_set(-a->limit),
+                    one = nib__lanes_set(1.0f), slope = nib__lanes_set(-a->alpha);
+    for (int64_t m = m0; m < m1; m++) {
+        const float *gate = a->gate + m * a->ld, *up = a->up + m * a->ld;
+        float *out = a->out + m * a->ldo;
+        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
+            const nib_lanes g = nib__lanes_min(most, nib__lanes_load_at(gate, i, a->width));
+            const nib_lanes u =
+                nib__lanes_max(least, nib__lanes_min(most, nib__lanes_load_at(up, i, a->width)));
+            const nib_lanes e = nib__lanes_exp(nib__lanes_mul(g, slope));
+            const nib_lanes y = nib__lanes_div(g, nib__lanes_add(one, e));
+            nib__lanes_store_at(out, i, a->width, nib__lanes_mul(nib__lanes_add(u, one), y));
+        }
+    }
+}
+
 void NIB_TOKEN(swiglu)(const nib_swiglu *a, int64_t m0, int64_t m1)
 {
+    if (a->activation == NIB_SWIGLU_CLAMPED) {
+        swiglu_clamped(a, m0, m1);
+        return;
+    }
     const bool gelu = a->activation == NIB_GELU_TANH;
     if (gelu && a->up != NULL)
         swiglu_as(a, m0, m1, true, true);

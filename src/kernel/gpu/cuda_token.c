@@ -22,6 +22,8 @@ enum {
 #define SM80 NIB_AT_LEAST(SM, 80, "its machine code begins at sm_80")
 static const nib_cond sm80[] = {SM80, NIB_COND_END};
 static const nib_cond float_cache[] = {SM80, NIB_FLOAT_CACHE, NIB_COND_END};
+static const nib_cond attends[] = {SM80, NIB_FLOAT_CACHE, NIB_NO_SINKS, NIB_COND_END};
+static const nib_cond activates[] = {SM80, NIB_NOT_CLAMPED, NIB_COND_END};
 
 static const nib_cond greedy[] = {
     SM80,
@@ -97,9 +99,8 @@ static int launch_attention(const void *args, nib_launch out[])
     }
 #define ROW(name, op, numbers, file, function, words)                                              \
     KEYED(name, "", op, NIB_ANY, NIB_ANY, NIB_ANY, sm80, NULL, numbers, 30, file, function, words)
-#define CACHED(name, op, file, function, words)                                                    \
-    KEYED(name, "", op, NIB_ANY, NIB_ANY, NIB_ANY, float_cache, NULL, OTHER, 30, file, function,   \
-          words)
+#define OF(name, op, conds, file, function, words)                                                 \
+    KEYED(name, "", op, NIB_ANY, NIB_ANY, NIB_ANY, conds, NULL, OTHER, 30, file, function, words)
 #define QUANT(form, act, input, function, words)                                                   \
     KEYED("quant_f32_" #form, "", QUANT, NIB_ANY, NIB_ACT_##act, input, sm80, NULL, OTHER, 30,     \
           quant, function, words)
@@ -121,16 +122,15 @@ static const nib_kernel rows[] = {
         "one thread block per row; RMSNorm or LayerNorm"),
     ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope,
         "one thread per pair of values, half-split or interleaved"),
-    CACHED("copy_f32", STORE_KV, token, nib__launch_store_kv, "one thread per value"),
-    ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu,
-        "one thread per value; silu or tanh GELU, with or without up"),
+    OF("copy_f32", STORE_KV, float_cache, token, nib__launch_store_kv, "one thread per value"),
+    OF("swiglu_f32", SWIGLU, activates, token, nib__launch_swiglu,
+       "one thread per value; silu or tanh GELU, with or without up"),
     ROW("scale_f32", SCALE, OTHER, token, nib__launch_scale,
         "one thread per value, with or without a cap"),
     ROW("add_f32", ADD, EXACT, token, nib__launch_add, "one thread per value"),
-    CACHED(
-        "attn_f32", ATTN, attention, launch_attention,
-        "two warps per head and token, or if there are few tokens 8 or 16, which take turns at 32 "
-        "positions; windows and caps"),
+    OF("attn_f32", ATTN, attends, attention, launch_attention,
+       "two warps per head and token, or if there are few tokens 8 or 16, which take turns at 32 "
+       "positions; windows and caps"),
     ROW("gather_f32", GATHER, EXACT, token, nib__launch_gather, "one thread per value"),
     QUANT(a8t, I8_TOKEN, NIB_ANY, quant_a8t, "one thread block per token"),
     QUANT(a8s, I8_STATIC, NIB_ANY, quant_a8s, "one thread block per token"),

@@ -47,7 +47,7 @@ static int launch_attention_sg(const void *args, nib_launch out[])
 
 #define SUBGROUPS NIB_IS(SUBGROUPS, 1, "they sum a work-group's values")
 static const nib_cond subgroups[] = {SUBGROUPS, NIB_COND_END};
-static const nib_cond float_cache[] = {SUBGROUPS, NIB_FLOAT_CACHE, NIB_COND_END};
+static const nib_cond attends[] = {SUBGROUPS, NIB_FLOAT_CACHE, NIB_NO_SINKS, NIB_COND_END};
 static const nib_cond dot8[] = {
     NIB_IS(DOT8, 1, "it multiplies four pairs of 8-bit codes at a time"),
     NIB_COND_END,
@@ -81,7 +81,7 @@ static const nib_cond fp16[] = {
 
 static const nib_kernel rows[] = {
     TOKEN("norm_f32", NORM, subgroups, token, launch_norm_sg, "sums by sub-groups"),
-    TOKEN("attn_f32", ATTN, float_cache, attention, launch_attention_sg,
+    TOKEN("attn_f32", ATTN, attends, attention, launch_attention_sg,
           "few tokens: sums by sub-groups"),
     /* clang-format off */
     NIB_OCL_FLOATS(SUMS)

@@ -189,6 +189,8 @@ static int launch_norm(const void *args, nib_launch out[])
 
 static const nib_cond any_device[] = {NIB_COND_END};
 static const nib_cond float_cache[] = {NIB_FLOAT_CACHE, NIB_COND_END};
+static const nib_cond attends[] = {NIB_FLOAT_CACHE, NIB_NO_SINKS, NIB_COND_END};
+static const nib_cond activates[] = {NIB_NOT_CLAMPED, NIB_COND_END};
 
 #define ROW(name_, op_, numbers_, conditions, file, function, words)                               \
     {                                                                                              \
@@ -206,12 +208,12 @@ static const nib_kernel rows[] = {
         "one work-item per pair of values, half-split or interleaved"),
     ROW("copy_f32", STORE_KV, OTHER, float_cache, token, nib__launch_store_kv,
         "one work-item per value"),
-    ROW("swiglu_f32", SWIGLU, OTHER, any_device, token, nib__launch_swiglu,
+    ROW("swiglu_f32", SWIGLU, OTHER, activates, token, nib__launch_swiglu,
         "one work-item per value; silu or tanh GELU, with or without up"),
     ROW("scale_f32", SCALE, OTHER, any_device, token, nib__launch_scale,
         "one work-item per value, with or without a cap"),
     ROW("add_f32", ADD, EXACT, any_device, token, nib__launch_add, "one work-item per value"),
-    ROW("attn_f32", ATTN, OTHER, float_cache, attention, nib__ocl_attention,
+    ROW("attn_f32", ATTN, OTHER, attends, attention, nib__ocl_attention,
         "one work-group per head and token, or eight tokens if there are many; windows and caps"),
     ROW("gather_f32", GATHER, EXACT, any_device, token, nib__launch_gather,
         "one work-item per value"),

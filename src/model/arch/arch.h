@@ -40,6 +40,7 @@ extern const char *const nib__eps_keys[NIB_EPS_KEYS];
 /* The modules of a mixture, after "model.layers.N."; %d is the expert. */
 typedef struct nib_expert_names {
     const char *router, *gate, *up, *down;
+    bool biases;                                       /* of all of them */
     const char *choice_bias;                           /* NULL: none */
     const char *shared_gate, *shared_up, *shared_down; /* NULL: no shared experts */
 } nib_expert_names;
@@ -73,6 +74,7 @@ typedef struct nib_family_row {
                               have RoPE */
     bool rope_in_windows;  /* in a model with windows only layers with a window have RoPE */
     bool needs_window;     /* without windows no layer would have RoPE */
+    bool sinks;            /* attention has a sink for each head */
     bool interleaved;      /* nib_config.rope_interleaved */
     bool partial;          /* reads partial_rotary_factor */
     bool only_longrope;    /* its only RoPE scaling is longrope, under any of its names */
@@ -165,6 +167,6 @@ extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_
     nib__family_cohere, nib__family_cohere2, nib__family_starcoder2, nib__family_stablelm,
     nib__family_ministral, nib__family_ministral3, nib__family_phi3, nib__family_glm,
     nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral, nib__family_granite_moe,
-    nib__family_glm4_moe;
+    nib__family_glm4_moe, nib__family_gpt_oss;
 
 #endif

@@ -48,17 +48,28 @@ static int norm_heads(nib_build *b, const nib_config *c, int x, int64_t layer, c
                                 norm == NIB_QK_WHOLE ? 1 : heads);
 }
 
+static nib_gating gating_of(const nib_config *c)
+{
+    return (nib_gating){.activation = nib__family_of(c)->activation,
+                        .alpha = 1.702, /* where a family clamps; gpt-oss has no key for it */
+                        .limit = c->swiglu_limit};
+}
+
 int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm)
 {
     const int64_t window = nib__config_window(c, layer);
     const int table = window > 0 && c->local_theta > 0;
     const int query_table = table == 1 || c->query_beta > 0;
+    const int sinks = nib__family_of(c)->sinks
+                          ? nib__build_vector(b, layer, "self_attn.sinks", c->heads)
+                          : NIB_NO_ID;
     const nib_attention attention = {.heads = c->heads,
                                      .window = window < c->context ? window : 0,
                                      .scale = c->attention_scale > 0
                                                   ? c->attention_scale
                                                   : (double)(1.0f / sqrtf((float)c->head_dim)),
-                                     .cap = c->attention_cap};
+                                     .cap = c->attention_cap,
+                                     .sinks = sinks};
     const int64_t width = c->width, wide = c->heads * c->head_dim,
                   narrow = c->kv_heads * c->head_dim;
     int q = linear(b, x, NIB_ROLE_Q, layer, "self_attn.q_proj", wide, width, c->qkv_bias);
@@ -86,7 +97,7 @@ int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
     const bool bias = c->mlp_bias;
     int gate = linear(b, x, NIB_ROLE_GATE, layer, "mlp.gate_proj", ffn, width, bias);
     int up = linear(b, x, NIB_ROLE_UP, layer, "mlp.up_proj", ffn, width, bias);
-    int h = nib__emit_swiglu(b, nib__family_of(c)->activation, gate, up);
+    int h = nib__emit_swiglu(b, gating_of(c), gate, up);
     return linear(b, h, NIB_ROLE_DOWN, layer, "mlp.down_proj", width, ffn, bias);
 }
 
@@ -114,7 +125,7 @@ static int shared_expert(nib_build *b, const nib_config *c, int64_t layer, int x
     const int64_t width = c->width, ffn = c->moe.shared * c->moe.ffn;
     const int gate = linear(b, x, NIB_ROLE_GATE, layer, names->shared_gate, ffn, width, false);
     const int up = linear(b, x, NIB_ROLE_UP, layer, names->shared_up, ffn, width, false);
-    const int h = nib__emit_swiglu(b, nib__family_of(c)->activation, gate, up);
+    const int h = nib__emit_swiglu(b, gating_of(c), gate, up);
     return linear(b, h, NIB_ROLE_DOWN, layer, names->shared_down, width, ffn, false);
 }
 
@@ -130,7 +141,7 @@ int nib__block_experts(nib_build *b, const nib_config *c, int64_t layer, int x)
                                           [UP] = {NIB_ROLE_UP, names->up, ffn, width, false},
                                           [DOWN] = {NIB_ROLE_DOWN, names->down, width, ffn, false}};
     const int logits =
-        linear(b, x, NIB_ROLE_ROUTER, layer, names->router, c->moe.experts, width, false);
+        linear(b, x, NIB_ROLE_ROUTER, layer, names->router, c->moe.experts, width, names->biases);
     const int bias = c->moe.sigmoid
                          ? nib__build_vector(b, layer, names->choice_bias, c->moe.experts)
                          : NIB_NO_ID;
@@ -139,7 +150,7 @@ int nib__block_experts(nib_build *b, const nib_config *c, int64_t layer, int x)
     int rows = nib__emit_dispatch(b, x, chosen, routing);
     const int gate = nib__emit_linear_experts(b, rows, first + GATE, PARTS, routing);
     const int up = nib__emit_linear_experts(b, rows, first + UP, PARTS, routing);
-    rows = nib__emit_swiglu(b, nib__family_of(c)->activation, gate, up);
+    rows = nib__emit_swiglu(b, gating_of(c), gate, up);
     rows = nib__emit_linear_experts(b, rows, first + DOWN, PARTS, routing);
     const int routed = nib__emit_combine(b, rows, chosen, routing);
     return c->moe.shared > 0 ? nib__emit_add(b, routed, shared_expert(b, c, layer, x)) : routed;
@@ -149,7 +160,7 @@ int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
                          const char *down)
 {
     int h = linear(b, x, NIB_ROLE_UP, layer, up, c->ffn, c->width, c->mlp_bias);
-    h = nib__emit_swiglu(b, nib__family_of(c)->activation, h, NIB_NO_ID);
+    h = nib__emit_swiglu(b, gating_of(c), h, NIB_NO_ID);
     return linear(b, h, NIB_ROLE_DOWN, layer, down, c->width, c->ffn, c->mlp_bias);
 }
 

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * gpt-oss: experts with biases and a clamped activation, windows in every other layer, and a sink
+ * for each head of attention.
+ */
+#include "arch.h"
+
+static const nib_family_key keys[] = {
+    {.key = "num_local_experts",
+     .at = offsetof(nib_config, moe.experts),
+     .is = NIB_OWN_COUNT,
+     .absent = 128,
+     .least = 1,
+     .most = NIB_EXPERTS_MAX},
+    {.key = "num_experts_per_tok",
+     .at = offsetof(nib_config, moe.top_k),
+     .is = NIB_OWN_COUNT,
+     .absent = 4,
+     .least = 1,
+     .most = NIB_TOP_K_MAX},
+    {.key = "experts_per_token",
+     .at = offsetof(nib_config, moe.same_top_k),
+     .is = NIB_OWN_COUNT,
+     .absent = 0,
+     .least = 0,
+     .most = NIB_TOP_K_MAX},
+    {.key = "swiglu_limit",
+     .at = offsetof(nib_config, swiglu_limit),
+     .absent = 7,
+     .least = 1e-3,
+     .most = 1e6},
+    {.key = NULL},
+};
+
+static const nib_expert_names experts = {.router = "mlp.gate",
+                                         .gate = "mlp.experts.%d.gate_proj",
+                                         .up = "mlp.experts.%d.up_proj",
+                                         .down = "mlp.experts.%d.down_proj",
+                                         .biases = true};
+
+/* Every layer is a mixture of MLPs of the usual width. */
+static void complete(nib_config *c)
+{
+    c->moe.ffn = c->ffn;
+    c->moe.interval = 1;
+    c->moe.chosen_softmax = true;
+}
+
+const nib_family_row nib__family_gpt_oss = {
+    .name = "gpt_oss",
+    .class_name = "GptOssForCausalLM",
+    .title = "gpt-oss 20b and 120b",
+    .activation = NIB_SWIGLU_CLAMPED,
+    .keys = keys,
+    .experts = &experts,
+    .sinks = true,
+    .window = NIB_WINDOW_PATTERN,
+    .pattern = 2,
+    .layer_types = true,
+    .absent = {.heads = 64,
+               .kv_heads = 8,
+               .head_dim = 64,
+               .vocab = 201088,
+               .context = 131072,
+               .window = 128,
+               .norm_eps = 1e-5,
+               .rope_theta = 150000,
+               .bias = true},
+    .complete = complete,
+    .build = nib__build_llama,
+};
