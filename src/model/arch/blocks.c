@@ -137,9 +137,10 @@ int nib__block_experts(nib_build *b, const nib_config *c, int64_t layer, int x)
     if (!nib__config_has_experts(c, layer))
         return nib__block_gated_mlp(b, c, layer, x);
     const nib_routing rule = routing_of(c), *routing = nib__build_routing(b, &rule);
-    const nib_expert_part parts[PARTS] = {[GATE] = {NIB_ROLE_GATE, names->gate, ffn, width, false},
-                                          [UP] = {NIB_ROLE_UP, names->up, ffn, width, false},
-                                          [DOWN] = {NIB_ROLE_DOWN, names->down, width, ffn, false}};
+    const nib_expert_part parts[PARTS] = {
+        [GATE] = {NIB_ROLE_GATE, names->gate, ffn, width, names->biases},
+        [UP] = {NIB_ROLE_UP, names->up, ffn, width, names->biases},
+        [DOWN] = {NIB_ROLE_DOWN, names->down, width, ffn, names->biases}};
     const int logits =
         linear(b, x, NIB_ROLE_ROUTER, layer, names->router, c->moe.experts, width, names->biases);
     const int bias = c->moe.sigmoid
