@@ -625,7 +625,8 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
                                                           .by = NIB_BY_CONFIG,
                                                           .relation = NIB_SETTING_OTHER},
                                     "without the weights, layers are planned as if unquantized; "
-                                    "--recipe %s plans the scheme it gives",
+                                    "--recipe plans a scheme, and takes %s itself if its "
+                                    "quant_method is torchao",
                                     is_json ? path : config);
         return NIB_OK;
     }

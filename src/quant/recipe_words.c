@@ -86,9 +86,10 @@ nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_s
     } else if (form == NIB_FORM_TEXT) {
         nib__text_str(
             &text,
-            "\nA recipe is one of these names, then modifiers that it takes, then +head[-SCHEME] "
-            "or +embed[-SCHEME].\n-ggml uses ggml's reference formula for Q8_0 (int8wo-g32), Q4_0 "
-            "(int4wo-sym) and Q4_1 (int4wo); -ao017 and -tinygemm use torchao's other formulas; "
+            "\nA recipe is one of these names, then modifiers that it takes, then +head[-SCHEME], "
+            "+embed[-SCHEME] or +router[-SCHEME].\n-ggml uses ggml's reference formula for Q8_0 "
+            "(int8wo-g32), Q4_0 (int4wo-sym) and Q4_1 (int4wo); -ao017 and -tinygemm use torchao's "
+            "other formulas; "
             "eps is the smallest normal number.\n-intzero is int4 with an integer zero point, "
             "torchao's asymmetric IntxWeightOnlyConfig:\n  s = max((max-min)/15, eps) with 0 in "
             "the range, z = clamp(-8 - round(min/s), -8, 7), q = clamp(round(w*(1/s)) + z, -8, "

@@ -33,6 +33,18 @@ typedef struct nib_family_key {
     const char *elsewhere_text;
 } nib_family_key;
 
+/* A key with a whole number. */
+#define NIB_COUNT_KEY(key_, gguf_, member, absent_, least_, most_)                                 \
+    {                                                                                              \
+        .key = key_, .gguf = gguf_, .at = offsetof(nib_config, member), .is = NIB_OWN_COUNT,       \
+        .absent = absent_, .least = least_, .most = most_                                          \
+    }
+/* How many experts there are, and how many a token chooses. */
+#define NIB_EXPERTS_KEY(key, absent)                                                               \
+    NIB_COUNT_KEY(key, "expert_count", moe.experts, absent, 1, NIB_EXPERTS_MAX)
+#define NIB_TOP_K_KEY(absent)                                                                      \
+    NIB_COUNT_KEY("num_experts_per_tok", "expert_used_count", moe.top_k, absent, 1, NIB_TOP_K_MAX)
+
 /* The name in config.json of a norm's epsilon. */
 typedef enum nib_eps_key { NIB_EPS_RMS, NIB_EPS_LAYER, NIB_EPS_NORM, NIB_EPS_KEYS } nib_eps_key;
 extern const char *const nib__eps_keys[NIB_EPS_KEYS];
@@ -44,6 +56,10 @@ typedef struct nib_expert_names {
     const char *choice_bias;                           /* NULL: none */
     const char *shared_gate, *shared_up, *shared_down; /* NULL: no shared experts */
 } nib_expert_names;
+/* The names of most families. */
+#define NIB_USUAL_EXPERTS                                                                          \
+    .router = "mlp.gate", .gate = "mlp.experts.%d.gate_proj", .up = "mlp.experts.%d.up_proj",      \
+    .down = "mlp.experts.%d.down_proj"
 
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */

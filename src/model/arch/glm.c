@@ -57,21 +57,15 @@ const nib_family_row nib__family_glm4 = {
 
 /* GLM-4.5: Llama's order and pairs of RoPE, on half a head; a sigmoid and a bias choose experts. */
 
-#define SIZE(name, member, default_, least_, most_)                                                \
-    {                                                                                              \
-        .key = name, .at = offsetof(nib_config, moe.member), .is = NIB_OWN_COUNT,                  \
-        .absent = default_, .least = least_, .most = most_                                         \
-    }
-
 static const nib_family_key keys_of_mixture[] = {
-    SIZE("n_routed_experts", experts, 128, 1, NIB_EXPERTS_MAX),
-    SIZE("num_experts_per_tok", top_k, 8, 1, NIB_TOP_K_MAX),
-    SIZE("moe_intermediate_size", ffn, 1408, 1, 1 << 24),
-    SIZE("n_shared_experts", shared, 1, 0, NIB_EXPERTS_MAX),
-    SIZE("first_k_dense_replace", first, 1, 0, 1024),
-    SIZE("n_group", groups, 1, 1, NIB_EXPERTS_MAX),
-    SIZE("topk_group", top_groups, 1, 1, NIB_EXPERTS_MAX),
-    SIZE("num_nextn_predict_layers", unread_layers, 0, 0, 64),
+    NIB_EXPERTS_KEY("n_routed_experts", 128),
+    NIB_TOP_K_KEY(8),
+    NIB_COUNT_KEY("moe_intermediate_size", NULL, moe.ffn, 1408, 1, 1 << 24),
+    NIB_COUNT_KEY("n_shared_experts", NULL, moe.shared, 1, 0, NIB_EXPERTS_MAX),
+    NIB_COUNT_KEY("first_k_dense_replace", NULL, moe.first, 1, 0, 1024),
+    NIB_COUNT_KEY("n_group", NULL, moe.groups, 1, 1, NIB_EXPERTS_MAX),
+    NIB_COUNT_KEY("topk_group", NULL, moe.top_groups, 1, 1, NIB_EXPERTS_MAX),
+    NIB_COUNT_KEY("num_nextn_predict_layers", NULL, moe.unread_layers, 0, 0, 64),
     {.key = "norm_topk_prob",
      .at = offsetof(nib_config, moe.normalize),
      .is = NIB_OWN_FLAG,
@@ -91,14 +85,10 @@ static const nib_family_key keys_of_mixture[] = {
     {.key = NULL},
 };
 
-static const nib_expert_names experts = {.router = "mlp.gate",
-                                         .gate = "mlp.experts.%d.gate_proj",
-                                         .up = "mlp.experts.%d.up_proj",
-                                         .down = "mlp.experts.%d.down_proj",
-                                         .choice_bias = "mlp.gate.e_score_correction_bias",
-                                         .shared_gate = "mlp.shared_experts.gate_proj",
-                                         .shared_up = "mlp.shared_experts.up_proj",
-                                         .shared_down = "mlp.shared_experts.down_proj"};
+static const nib_expert_names experts = {
+    NIB_USUAL_EXPERTS, .choice_bias = "mlp.gate.e_score_correction_bias",
+    .shared_gate = "mlp.shared_experts.gate_proj", .shared_up = "mlp.shared_experts.up_proj",
+    .shared_down = "mlp.shared_experts.down_proj"};
 
 static void complete_mixture(nib_config *c)
 {

@@ -6,24 +6,9 @@
 #include "arch.h"
 
 static const nib_family_key keys[] = {
-    {.key = "num_local_experts",
-     .at = offsetof(nib_config, moe.experts),
-     .is = NIB_OWN_COUNT,
-     .absent = 128,
-     .least = 1,
-     .most = NIB_EXPERTS_MAX},
-    {.key = "num_experts_per_tok",
-     .at = offsetof(nib_config, moe.top_k),
-     .is = NIB_OWN_COUNT,
-     .absent = 4,
-     .least = 1,
-     .most = NIB_TOP_K_MAX},
-    {.key = "experts_per_token",
-     .at = offsetof(nib_config, moe.same_top_k),
-     .is = NIB_OWN_COUNT,
-     .absent = 0,
-     .least = 0,
-     .most = NIB_TOP_K_MAX},
+    NIB_EXPERTS_KEY("num_local_experts", 128),
+    NIB_TOP_K_KEY(4),
+    NIB_COUNT_KEY("experts_per_token", NULL, moe.same_top_k, 0, 0, NIB_TOP_K_MAX),
     {.key = "swiglu_limit",
      .at = offsetof(nib_config, swiglu_limit),
      .absent = 7,
@@ -32,11 +17,7 @@ static const nib_family_key keys[] = {
     {.key = NULL},
 };
 
-static const nib_expert_names experts = {.router = "mlp.gate",
-                                         .gate = "mlp.experts.%d.gate_proj",
-                                         .up = "mlp.experts.%d.up_proj",
-                                         .down = "mlp.experts.%d.down_proj",
-                                         .biases = true};
+static const nib_expert_names experts = {NIB_USUAL_EXPERTS, .biases = true};
 
 /* Every layer is a mixture of MLPs of the usual width. */
 static void complete(nib_config *c)

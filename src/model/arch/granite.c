@@ -35,20 +35,8 @@ static const nib_family_key keys[] = {FACTORS, {.key = NULL}};
 
 static const nib_family_key keys_of_mixture[] = {
     FACTORS,
-    {.key = "num_local_experts",
-     .gguf = "expert_count",
-     .at = offsetof(nib_config, moe.experts),
-     .is = NIB_OWN_COUNT,
-     .absent = 8,
-     .least = 1,
-     .most = NIB_EXPERTS_MAX},
-    {.key = "num_experts_per_tok",
-     .gguf = "expert_used_count",
-     .at = offsetof(nib_config, moe.top_k),
-     .is = NIB_OWN_COUNT,
-     .absent = 2,
-     .least = 1,
-     .most = NIB_TOP_K_MAX},
+    NIB_EXPERTS_KEY("num_local_experts", 8),
+    NIB_TOP_K_KEY(2),
     {.key = NULL},
 };
 
@@ -63,10 +51,7 @@ const nib_family_row nib__family_granite = {
     .build = nib__build_llama,
 };
 
-static const nib_expert_names experts = {.router = "mlp.gate",
-                                         .gate = "mlp.experts.%d.gate_proj",
-                                         .up = "mlp.experts.%d.up_proj",
-                                         .down = "mlp.experts.%d.down_proj"};
+static const nib_expert_names experts = {NIB_USUAL_EXPERTS};
 
 /* Every layer is a mixture of MLPs of the usual width. */
 static void complete_mixture(nib_config *c)

@@ -5,34 +5,13 @@
  */
 #include "arch.h"
 
-#define COUNT_KEY(name, name_gguf, member, default_)                                               \
-    {                                                                                              \
-        .key = name, .gguf = name_gguf, .at = offsetof(nib_config, member), .is = NIB_OWN_COUNT,   \
-        .absent = default_, .least = 1, .most = NIB_EXPERTS_MAX                                    \
-    }
-
-static const nib_expert_names of_qwen = {.router = "mlp.gate",
-                                         .gate = "mlp.experts.%d.gate_proj",
-                                         .up = "mlp.experts.%d.up_proj",
-                                         .down = "mlp.experts.%d.down_proj"};
+static const nib_expert_names of_qwen = {NIB_USUAL_EXPERTS};
 
 static const nib_family_key keys_of_qwen3[] = {
-    COUNT_KEY("num_experts", "expert_count", moe.experts, 128),
-    {.key = "num_experts_per_tok",
-     .gguf = "expert_used_count",
-     .at = offsetof(nib_config, moe.top_k),
-     .is = NIB_OWN_COUNT,
-     .absent = 8,
-     .least = 1,
-     .most = NIB_TOP_K_MAX},
-    {.key = "moe_intermediate_size",
-     .gguf = "expert_feed_forward_length",
-     .at = offsetof(nib_config, moe.ffn),
-     .is = NIB_OWN_COUNT,
-     .absent = 768,
-     .least = 1,
-     .most = 1 << 24},
-    COUNT_KEY("decoder_sparse_step", NULL, moe.interval, 1),
+    NIB_EXPERTS_KEY("num_experts", 128),
+    NIB_TOP_K_KEY(8),
+    NIB_COUNT_KEY("moe_intermediate_size", "expert_feed_forward_length", moe.ffn, 768, 1, 1 << 24),
+    NIB_COUNT_KEY("decoder_sparse_step", NULL, moe.interval, 1, 1, NIB_EXPERTS_MAX),
     {.key = "norm_topk_prob",
      .at = offsetof(nib_config, moe.normalize),
      .is = NIB_OWN_FLAG,
@@ -69,14 +48,8 @@ static const nib_expert_names of_mixtral = {.router = "block_sparse_moe.gate",
                                             .down = "block_sparse_moe.experts.%d.w2"};
 
 static const nib_family_key keys_of_mixtral[] = {
-    COUNT_KEY("num_local_experts", "expert_count", moe.experts, 8),
-    {.key = "num_experts_per_tok",
-     .gguf = "expert_used_count",
-     .at = offsetof(nib_config, moe.top_k),
-     .is = NIB_OWN_COUNT,
-     .absent = 2,
-     .least = 1,
-     .most = NIB_TOP_K_MAX},
+    NIB_EXPERTS_KEY("num_local_experts", 8),
+    NIB_TOP_K_KEY(2),
     {.key = NULL},
 };
 
