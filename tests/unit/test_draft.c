@@ -288,12 +288,14 @@ static void test_drafts_do_not_change_the_text(void **state)
     for (size_t i = 0; i < COUNT(cases); i += (size_t)sparse(3)) {
         nib_generate_options options = cases[i];
         options.prompt = i % 2 == 0 ? "Once upon a time" : REPEATED;
+        if (sparse(2) > 1 && (options.max_tokens == 0 || options.max_tokens > 48))
+            options.max_tokens = 48;
         drafting plain = open_drafting(NULL, NULL, -1, 256, 1);
         const nib_generate_stats a = generate(&plain, &options, &without);
         const int32_t held = plain.o.session->runner.kv.lengths[0];
         close_drafting(&plain);
         assert_true(a.drafts == 0 && a.model_drafted == 0 && a.model_s == 0);
-        for (size_t j = 0; j < COUNT(drafts); j++) {
+        for (size_t j = 0; j < COUNT(drafts); j += (size_t)sparse(3)) {
             const char *draft = drafts[j].draft != NULL ? drafts[j].draft : other;
             drafting d = open_drafting(draft, drafts[j].recipe, drafts[j].lookup, 256, 1);
             const nib_generate_stats b = generate(&d, &options, &with);
@@ -311,8 +313,9 @@ static void test_drafts_do_not_change_the_text(void **state)
         }
     }
     const int64_t part = sparse(5);
-    assert_true(accepted[0] > 300 / part && accepted[1] > 200 / part && accepted[2] > 100 / part);
-    assert_true(drafted[1] > accepted[1] && drafted[3] > 100 / part);
+    assert_true(accepted[0] > 300 / part && drafted[3] > 100 / part);
+    if (part == 1)
+        assert_true(accepted[1] > 200 && accepted[2] > 100 && drafted[1] > accepted[1]);
     assert_true(accepted[3] < drafted[3] / 10);
 }
 
@@ -395,7 +398,7 @@ static nib_batch_counts draw_all(text *texts, const drafting *d, int sequences)
         *x = (text){.count = 0};
         x->job = (nib_job){.prompt = x->prompt,
                            .prompt_count = 3 + i * 11 % 150,
-                           .max_tokens = 20 + i * 7,
+                           .max_tokens = (20 + i * 7) / sparse(3),
                            .sampling = {.temperature = i % 3 == 0 ? 0 : 0.8,
                                         .top_p = 0.95,
                                         .repeat_penalty = i % 4 == 0 ? 1.2 : 1,
@@ -432,7 +435,7 @@ static void test_several_jobs_share_the_steps(void **state)
     static const struct {
         const char *draft, *recipe;
     } drafts[] = {{TALES, NULL}, {TALES, "int4wo"}, {NULL, NULL}};
-    for (size_t j = 0; j < COUNT(drafts); j++)
+    for (size_t j = 0; j < COUNT(drafts); j += (size_t)sparse(2))
         for (int sequences = 1; sequences <= 5; sequences += 2 * sparse(2)) {
             drafting d = open_drafting(drafts[j].draft != NULL ? drafts[j].draft : other,
                                        drafts[j].recipe, -1, TOKENS, sequences);
