@@ -161,7 +161,7 @@ typedef struct stack_part {
     int rank;                 /* as stored */
 } stack_part;
 
-/* LEADS: with the matrices; the others belong to a stack that is there. */
+/* LEADS: holds the matrices. The other tensors only count beside one that does. */
 enum { LEADS = 3 };
 static const stack_part stack_parts[] = {
     {"_blocks", ".weight_blocks", 4}, {".weight", ".weight", 3}, {"", ".weight", 3},

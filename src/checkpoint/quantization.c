@@ -754,7 +754,7 @@ nib_status nib__quantization_unmatched(size_t *count, const char **first, const 
         const bool is_name = i < list->name_count;
         const char *text = is_name ? *(const char *const *)list->names[i]
                                    : nib__pattern_text(list->patterns[i - list->name_count]);
-        /* of a name that is there twice, only one is marked */
+        /* if a name occurs twice, only one of the two is marked */
         if (used[is_name ? nib__name_index_find(&list->by_name, list->names, text) : i])
             continue;
         if ((*count)++ == 0)

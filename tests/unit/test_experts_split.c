@@ -423,7 +423,7 @@ static void test_lists(void **state)
             NIB_OK);
         if (kept != cases[i].kept)
             fail_msg("%s in \"%s\"", cases[i].module, cases[i].list);
-        /* only the router is stored: an entry that does not name it is said to match nothing */
+        /* only the router is stored; an entry without it gets the note that it matches nothing */
         bool said = false;
         const nib_ledger *ledger = nib__checkpoint_ledger(m.cp);
         for (size_t n = 0; n < ledger->note_count; n++)
@@ -431,7 +431,8 @@ static void test_lists(void **state)
                    strstr(ledger->notes[n].text, "matches no weight") != NULL;
         nib__quantization_keeps(&kept, nib__checkpoint_coding(m.cp), LAYER "mlp.gate", &m.err);
         if (said == kept)
-            fail_msg("\"%s\" matches the router, or is said to match nothing", cases[i].list);
+            fail_msg("\"%s\" matches the router, or lacks the note that it matches nothing",
+                     cases[i].list);
         drop_checkpoint(&m);
     }
 }
