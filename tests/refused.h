@@ -15,8 +15,8 @@
  * status and the sentence to that file; both must be the same on every machine. */
 #define refused(wanted, call, err) refused_at(wanted, call, err, __FILE__, __LINE__)
 
-/* True if the program runs for its refusals alone. */
-static inline bool only_messages(void) { return getenv("NIBBLE_MESSAGES") != NULL; }
+/* True if the program runs for its refusals alone: with NIBBLE_ONLY_MESSAGES. */
+static inline bool only_messages(void) { return getenv("NIBBLE_ONLY_MESSAGES") != NULL; }
 
 static inline void refused_at(nib_status wanted, nib_status got, const nib_err *err,
                               const char *file, int line)

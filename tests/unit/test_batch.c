@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { MOST = SANITIZED ? 24 : 64, CONTEXT = 512 };
+enum { MOST = SANITIZED ? 16 : 64, CONTEXT = 512 };
 
 /* A job and its results. */
 typedef struct given {
