@@ -182,7 +182,7 @@ CUDA_CODE    = $(if $(filter %a,$1),-gencode arch=compute_$1$(comma)code=sm_$1,$
 CUDA_BOTH    = $(if $1,-gencode arch=compute_$(firstword $1)$(comma)code=$(call CUDA_LIST,compute_$(firstword $1) $(1:%=sm_%))) \
                $(if $2,-gencode arch=compute_$(firstword $2)$(comma)code=$(call CUDA_LIST,$(if $1,,compute_$(firstword $2)) $(2:%=sm_%)))
 # No contraction, so that codes and tokens equal those of the CPU.
-CUDA_EXACT  := quant.cl quant_w.cl cast.cl sample.cl
+CUDA_EXACT  := quant.cl quant_w.cl cast.cl sample.cl experts.cl
 CUDA_COMPILE = @mkdir -p $(@D); echo "nvcc $1 $2"; $(NVCC) -fatbin $(NVCC_FLAGS) $(call CUDA_CODE,$3) $(if $(filter $(CUDA_EXACT),$1),-fmad=false) $2 \
                src/kernel/gpu/$1 -o $@ >$@.log 2>&1 || { cat $@.log; exit 1; }
 CUDA_TO_PTX  = @mkdir -p $(@D); $(NVCC) -ptx $(NVCC_FLAGS) -arch=compute_$(or $3,$(firstword $(CUDA_ARCHS))) $2 \

@@ -33,6 +33,7 @@ typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG
     X(STORE_KV, "copy")         /* writes keys and values to the KV cache */                       \
     X(GATHER, "gather")         /* reorders columns to a weight's act-order */                     \
     X(ROUTE, "route")           /* chooses each token's experts from the router's logits */        \
+    X(SORT, "sort")             /* lists the rows of each expert, from the choice of ROUTE */      \
     X(DISPATCH, "dispatch")     /* copies each token to the rows of its experts */                 \
     X(COMBINE, "combine")       /* adds the outputs of each token's experts */                     \
     X(SAMPLE, "sample")         /* the next token from logits */                                   \
@@ -147,8 +148,6 @@ typedef enum nib_layout_hint {
     X(LAYOUT_HINT, ENUM, "layout", "the layer", "the requested layout", nib__layout_hint_names)    \
     X(TOP_K, INT, "top_k", "the request", "the number of top-k candidates", NULL)                  \
     X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \
-    X(SINKS, FLAG, "sinks", "the layer", "attention sinks", NULL)                                  \
-    X(CLAMPED, FLAG, "clamped", "the layer", "a clamped activation", NULL)                         \
     X(CACHE, ENUM, "cache", "the request", "the KV cache type", nib__type_names)                   \
     X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \
     X(BUILT, FLAG, "built", "this program", "this kernel", NULL)                                   \

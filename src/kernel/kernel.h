@@ -65,6 +65,7 @@ typedef union nib_run {
     void (*scale)(const nib_scale *a, int64_t m0, int64_t m1);
     void (*gather)(const nib_gather *a, int64_t m0, int64_t m1);
     void (*route)(const nib_route_tokens *a, int64_t m0, int64_t m1);
+    void (*sort)(const nib_sort_rows *a);
     void (*dispatch)(const nib_dispatch *a, int64_t row0, int64_t row1);
     void (*combine)(const nib_combine *a, int64_t m0, int64_t m1);
     void (*pack)(const nib_pack_rows *a, int64_t n0, int64_t n1);
@@ -109,6 +110,7 @@ typedef struct nib_kernel {
     nib_unit unit;
     int64_t n_step; /* parts of a linear row begin at multiples of it */
     int64_t m_best; /* m from which the row beats lower ranks (not a condition); 0: always */
+    bool grouped; /* LINEAR on a GPU: one launch also takes several experts (nib_linear.experts) */
     const nib_packing *packing;
     /* Bytes for one worker, given the operation's arguments; NULL: none. Must not shrink as m
      * grows: it is called once, for the largest m. */
@@ -171,12 +173,13 @@ extern const nib_family nib__family_linear_fp8;      /* fp8 and MX activations: 
 extern const nib_family nib__family_linear_backward; /* dx and dW: linear_backward.c */
 extern const nib_family nib__family_cast;            /* training's operands: cast_rows.c */
 extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, cache: token_rows.c */
-extern const nib_family nib__family_experts;        /* route, dispatch, combine: experts_rows.c */
-extern const nib_family nib__family_attn;           /* attention: attn_rows.c */
-extern const nib_family nib__family_sample;         /* sampling: sample_rows.c */
-extern const nib_family nib__family_attn_dx;        /* its gradients: attn_dx_rows.c */
-extern const nib_family nib__family_train;          /* gradients, loss, optimizer: train_rows.c */
-extern const nib_family nib__family_ocl_token;      /* OpenCL: gpu/ocl_token.c */
+extern const nib_family nib__family_experts;   /* route, sort, dispatch, combine: experts_rows.c */
+extern const nib_family nib__family_attn;      /* attention: attn_rows.c */
+extern const nib_family nib__family_sample;    /* sampling: sample_rows.c */
+extern const nib_family nib__family_attn_dx;   /* its gradients: attn_dx_rows.c */
+extern const nib_family nib__family_train;     /* gradients, loss, optimizer: train_rows.c */
+extern const nib_family nib__family_ocl_token; /* OpenCL: gpu/ocl_token.c */
+extern const nib_family nib__family_ocl_experts;    /* gpu/ocl_experts.c */
 extern const nib_family nib__family_ocl_linear;     /* gpu/ocl_linear.c */
 extern const nib_family nib__family_ocl_quant;      /* gpu/ocl_quant.c */
 extern const nib_family nib__family_ocl_quant_w;    /* gpu/ocl_quant_w.c */

@@ -121,6 +121,14 @@ static void run_route(const nib_kernel *row, const void *args, int64_t begin, in
     row->run.route(args, begin, end);
 }
 
+/* One part: rows depend on all tokens before them. */
+static void run_sort(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                     void *scratch)
+{
+    (void)begin, (void)end, (void)scratch;
+    row->run.sort(args);
+}
+
 static void run_dispatch(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
                          void *scratch)
 {
@@ -209,6 +217,7 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
     [NIB_OP_SCALE] = {run_scale, .values = 2, .by_tokens = true, .inplace = {NIB_INPLACE_FIRST}},
     [NIB_OP_GATHER] = {run_gather, .values = 2, .by_tokens = true},
     [NIB_OP_ROUTE] = {run_route, .values = 1, .by_tokens = true},
+    [NIB_OP_SORT] = {run_sort, .values = 1},
     [NIB_OP_DISPATCH] = {run_dispatch, .values = 1},
     [NIB_OP_COMBINE] = {run_combine, .values = 1, .by_tokens = true},
     [NIB_OP_MOVE] = {NULL, .values = 1},

@@ -94,6 +94,16 @@ typedef struct nib_quant_w {
     double *room;    /* [count][groups][2] scratch on the device, for GPU rows */
 } nib_quant_w;
 
+/* For a product of every row with the weight of its expert, on a device. Experts have one shape,
+ * scheme and layout. */
+typedef struct nib_linear_experts {
+    int64_t count;
+    const int32_t *first, *expert; /* of nib_expert_rows */
+    /* [count][2]: bytes from nib_linear.packed to an expert's packed weight and to its bias */
+    const int64_t *places;
+    const float *factors; /* [count]: on every value of the weight besides its scale */
+} nib_linear_experts;
+
 typedef struct nib_linear {
     const nib_weight
         *w; /* shape, scheme and tensor_scale; the rest only for rows without a packed layout */
@@ -105,6 +115,9 @@ typedef struct nib_linear {
     /* Start values of the integer sums, for weights with one group per row: [n], zero-padded to a
      * multiple of NIB_CODES_PAD; or NULL. If set, bias is NULL. See linear_int.c. */
     const int32_t *int_bias;
+    /* The weights of several experts, for GPU rows that are `grouped`: w is one of them, and packed
+     * and bias (NULL: none) are where places count from. NULL: one weight. */
+    const nib_linear_experts *experts;
 } nib_linear;
 
 typedef struct nib_embed {
@@ -277,6 +290,24 @@ typedef struct nib_route_tokens {
     float *out;          /* [m][ldo]: top_k experts, then their weights */
     int64_t m, ldx, ldo;
 } nib_route_tokens;
+
+/* The rows of m tokens, sorted by expert, within an expert by token. */
+typedef struct nib_expert_rows {
+    int32_t *first;          /* [experts + 1] first row of each expert */
+    int32_t *token, *expert; /* [m * top_k] of each row */
+    float *weight;           /* [m * top_k] of each row */
+    int32_t *row;            /* [m][top_k] the rows of each token, experts ascending */
+} nib_expert_rows;
+
+typedef struct nib_sort_rows {
+    const nib_routing *rule;
+    const float *choice; /* [m][ldc]: the output of ROUTE */
+    int64_t m, ldc;
+    nib_expert_rows to;
+    /* 0; or if some token's logits are not finite, 1 + t * NIB_EXPERTS_MAX + e for the first such
+     * token t and its first such logit e. Such a token is listed under experts 0 to top_k - 1. */
+    int32_t *failed;
+} nib_sort_rows;
 
 /* out[i] = x[token[i]], times weight[i] if there are weights */
 typedef struct nib_dispatch {

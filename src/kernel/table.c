@@ -22,6 +22,7 @@ static const nib_family *const families[] = {
     &nib__family_attn_dx,
     &nib__family_train,
     &nib__family_ocl_token,
+    &nib__family_ocl_experts,
     &nib__family_cuda_token,
     &nib__family_ocl_linear,
     &nib__family_ocl_quant,

@@ -99,9 +99,10 @@ static int list_read_buffers(const lowering *l, const nib_node *node, int out[3]
     case NIB_OP_LINEAR: return reads_f32_rows(l, node->uses);
     case NIB_OP_SWIGLU: return node->of->in[1] >= 0 ? 2 : 1;
     case NIB_OP_STORE_KV:
-    case NIB_OP_DISPATCH:
-    case NIB_OP_COMBINE:
     case NIB_OP_ADD: return 2;
+    case NIB_OP_DISPATCH: /* the sorted rows instead of the choice */
+    case NIB_OP_LINEAR_EXPERTS: out[1] = NIB_BUFFER_ROUTED; return 2;
+    case NIB_OP_COMBINE: out[2] = NIB_BUFFER_ROUTED; return 3;
     case NIB_OP_ROPE_COPY: return 3;
     default: return 1;
     }
@@ -112,22 +113,31 @@ static int side_of(const nib_kernel *row)
     return row->device == NIB_DEVICE_CPU ? NIB_SIDE_CPU : NIB_SIDE_GPU;
 }
 
+/* Makes a side hold a buffer that `node` reads: appends a move unless it does. */
+static nib_status bring(lowering *l, const nib_node *node, int buffer, int side)
+{
+    const nib_node move = {.op = NIB_OP_MOVE,
+                           .side = side,
+                           .from = buffer,
+                           .to = buffer,
+                           .of = buffer == NIB_BUFFER_ROUTED ? node->of : NULL};
+    if (l->held[buffer] == 0)
+        return nib__fail(l->err, NIB_FAILED, "%s would read rows that no operation has written",
+                         nib__op_names[node->op]);
+    if ((l->held[buffer] & 1 << side) == 0)
+        NIB_TRY(append(l, &move));
+    l->held[buffer] |= 1 << side;
+    return NIB_OK;
+}
+
 /* Appends an operation on its row's side, after the moves that bring its inputs to that side. */
 static nib_status add_node(lowering *l, nib_node node)
 {
     int read[3];
     node.side = side_of(node.row != NULL ? node.row : node.uses->uses[0].kernel);
     l->out->uses_gpu = l->out->uses_gpu || node.side == NIB_SIDE_GPU;
-    for (int i = list_read_buffers(l, &node, read); i-- > 0;) {
-        const nib_node move = {
-            .op = NIB_OP_MOVE, .side = node.side, .from = read[i], .to = read[i]};
-        if (l->held[read[i]] == 0)
-            return nib__fail(l->err, NIB_FAILED, "%s would read rows that no operation has written",
-                             nib__op_names[node.op]);
-        if ((l->held[read[i]] & 1 << node.side) == 0)
-            NIB_TRY(append(l, &move));
-        l->held[read[i]] |= 1 << node.side;
-    }
+    for (int i = list_read_buffers(l, &node, read); i-- > 0;)
+        NIB_TRY(bring(l, &node, read[i], node.side));
     if (node.op == NIB_OP_NORM_QUANT) /* its rows are only written for an observer */
         l->held[node.other] = 0;
     else if (node.op != NIB_OP_STORE_KV && node.op != NIB_OP_QUANT)
@@ -311,11 +321,14 @@ static nib_status add_linear_experts(lowering *l, const nib_graph_node *from)
         const size_t own = site + (size_t)(e * from->weight_step),
                      other = last->site + (size_t)(e * last->site_step);
         node.joins = nib__plan_same_form(last->experts[e], experts[e]) &&
+                     last->experts[e]->grouped == experts[e]->grouped &&
                      same_order(order_of(l, last->experts[e], other), order_of(l, experts[e], own),
                                 experts[e]->layer->k);
     }
     node.site = site, node.site_step = from->weight_step;
     node.experts = experts, node.uses = experts[0];
+    if (!experts[0]->grouped) /* each expert's rows are counted on the host */
+        NIB_TRY(bring(l, &node, NIB_BUFFER_ROUTED, NIB_SIDE_CPU));
     return add_node(l, node);
 }
 
@@ -363,6 +376,17 @@ static nib_status add_with_vector(lowering *l, const nib_graph_node *from)
     return add_op(l, node);
 }
 
+/* The choice of experts, then their rows. */
+static nib_status add_route(lowering *l, const nib_graph_node *from)
+{
+    NIB_TRY(add_with_vector(l, from));
+    return add_op(l, (nib_node){.op = NIB_OP_SORT,
+                                .from = buffer_of(l, from->out),
+                                .to = NIB_BUFFER_ROUTED,
+                                .layer = from->layer,
+                                .of = from});
+}
+
 static nib_status add_elementwise(lowering *l, const nib_graph_node *from)
 {
     nib_node node = node_of(l, from);
@@ -381,8 +405,8 @@ static nib_status lower_node(lowering *l, const nib_graph_node *node, size_t *co
     case NIB_OP_LINEAR: return add_linear(l, node);
     case NIB_OP_LINEAR_EXPERTS: return add_linear_experts(l, node);
     case NIB_OP_NORM: return add_norm(l, node);
-    case NIB_OP_ATTN:
-    case NIB_OP_ROUTE: return add_with_vector(l, node);
+    case NIB_OP_ATTN: return add_with_vector(l, node);
+    case NIB_OP_ROUTE: return add_route(l, node);
     case NIB_OP_SWIGLU:
     case NIB_OP_SCALE:
     case NIB_OP_ADD: return add_elementwise(l, node);
@@ -402,14 +426,20 @@ nib_status nib__lower_sizes(nib_lowered *out, nib_graph_buffers *buffers, const 
                             nib_arena *arena, nib_err *err)
 {
     const nib_graph *g = &net->graph;
-    int64_t widest = 0;
+    int64_t widest = 0,
+            routed = 0; /* rows of experts: five lists, one with an end (nib_expert_rows) */
     NIB_TRY(nib__graph_buffers(buffers, g, arena, err));
+    for (size_t i = 0; i < g->node_count; i++)
+        if (g->nodes[i].op == NIB_OP_ROUTE)
+            routed =
+                nib__max(routed, g->nodes[i].routing->experts + 1 + 4 * g->nodes[i].routing->top_k);
     for (size_t i = 0; i < g->node_count; i++)
         if (g->nodes[i].op == NIB_OP_LINEAR || g->nodes[i].op == NIB_OP_LINEAR_EXPERTS)
             widest =
                 nib__max(widest, g->weights[g->nodes[i].weight].k * nib__max(g->nodes[i].heads, 1));
     out->buffer_count = NIB_BUFFER_VALUES + buffers->count - 1; /* without the result */
     out->ld[NIB_BUFFER_GATHERED] = widest;
+    out->ld[NIB_BUFFER_ROUTED] = routed;
     out->ld[NIB_BUFFER_LOGITS] = nib__network_head(net)->n;
     for (int i = 0; i < buffers->count - 1; i++)
         out->ld[NIB_BUFFER_VALUES + i] = buffers->columns[i];

@@ -15,6 +15,7 @@
 enum {
     NIB_BUFFER_GATHERED, /* input of a weight in act-order */
     NIB_BUFFER_INPUT,    /* activations in the form that the next linear rows read */
+    NIB_BUFFER_ROUTED,   /* the rows of a mixture's experts: nib_expert_rows, without gaps */
     NIB_BUFFER_LOGITS,
     NIB_BUFFER_VALUES,
     NIB_BUFFERS_MAX = NIB_BUFFER_VALUES + NIB_GRAPH_BUFFERS
@@ -40,10 +41,11 @@ typedef struct nib_node {
      * open */
     const float *weight;
     const nib_graph_weight *entry;  /* NORM, NORM_QUANT */
-    const nib_graph_node *of;       /* the graph's node; NULL: none */
+    const nib_graph_node *of;       /* the graph's node; SORT, MOVE of ROUTED: with the routing */
     const int32_t *order;           /* GATHER; a GPU address likewise */
     const nib_layer_plan **experts; /* LINEAR_EXPERTS: [experts]; `site` is the first one's */
     int site_step;                  /* LINEAR_EXPERTS: from one expert's site to the next one's */
+    char *slab;       /* LINEAR_EXPERTS in one launch: a GPU address, see nib__experts_reserve */
     bool joins;       /* LINEAR: reads the same input as the node before, so need not wait for it */
     bool wanted_only; /* from here on, only slots whose logits are wanted */
 } nib_node;

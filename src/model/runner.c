@@ -105,21 +105,35 @@ static nib_status open_cpu(nib_runner *r, nib_err *err)
     return NIB_OK;
 }
 
+/* Values that a node on the GPU reads besides buffers and packed weights: a norm's weight and bias,
+ * the bias of a choice, sinks, or a column order. */
+static int64_t count_constants(const nib_runner *r, const nib_node *node)
+{
+    if (node->side != NIB_SIDE_GPU)
+        return 0;
+    switch (node->op) {
+    case NIB_OP_NORM: return node->entry->n * (node->entry->bias ? 2 : 1);
+    case NIB_OP_GATHER: return node->width;
+    case NIB_OP_ATTN:
+    case NIB_OP_ROUTE: return node->weight != NULL ? r->net->graph.weights[node->of->weight].n : 0;
+    default: return 0;
+    }
+}
+
 /* Copies what a node reads besides buffers to the GPU. */
 static nib_status move_constants(nib_runner *r, nib_node *node, nib_err *err)
 {
-    const void *from = node->op == NIB_OP_NORM ? (const void *)node->weight : node->order;
+    const bool is_order = node->op == NIB_OP_GATHER;
+    const void *from = is_order ? (const void *)node->order : node->weight;
+    const uint64_t bytes = (uint64_t)count_constants(r, node) * sizeof(float);
     void *to = NULL;
-    if (node->side != NIB_SIDE_GPU || (node->op != NIB_OP_NORM && node->op != NIB_OP_GATHER))
+    if (bytes == 0)
         return NIB_OK;
-    const int64_t count =
-        node->op == NIB_OP_NORM ? node->entry->n * (node->entry->bias ? 2 : 1) : node->width;
-    const uint64_t bytes = (uint64_t)count * sizeof(float);
-    NIB_TRY(nib__gpu_alloc(r->gpu, bytes, "a norm's weight or a column order", &to, err));
-    if (node->op == NIB_OP_NORM)
-        node->weight = to;
-    else
+    NIB_TRY(nib__gpu_alloc(r->gpu, bytes, "the constants of an operation", &to, err));
+    if (is_order)
         node->order = to;
+    else
+        node->weight = to;
     return nib__gpu_write(r->gpu, to, from, bytes, err);
 }
 
@@ -154,6 +168,7 @@ static nib_status allocate_gpu_buffers(nib_runner *r, int64_t rows, nib_err *err
     side->rope = at;
     for (size_t i = 0; i < r->ops.count; i++)
         NIB_TRY(move_constants(r, &r->ops.nodes[i], err));
+    NIB_TRY(nib__experts_watch(r, err));
     if (r->plan->samplers[0] != NULL || r->plan->samplers[1] != NULL) {
         NIB_TRY(nib__gpu_alloc(r->gpu, sizeof *r->drawn, "a token", &at, err));
         r->drawn = at;
@@ -166,14 +181,14 @@ static void close_gpu(nib_runner *r)
     nib_side *side = &r->sides[NIB_SIDE_GPU];
     for (size_t i = 0; side->block && i < r->ops.count; i++) {
         const nib_node *node = &r->ops.nodes[i];
-        if (node->side == NIB_SIDE_GPU && node->op == NIB_OP_NORM)
-            nib__gpu_free(r->gpu, (void *)(uintptr_t)node->weight);
-        if (node->side == NIB_SIDE_GPU && node->op == NIB_OP_GATHER)
-            nib__gpu_free(r->gpu, (void *)(uintptr_t)node->order);
+        if (count_constants(r, node) != 0)
+            nib__gpu_free(r->gpu, node->op == NIB_OP_GATHER ? (void *)(uintptr_t)node->order
+                                                            : (void *)(uintptr_t)node->weight);
     }
     if (r->gpu == NULL)
         return;
     nib__staging_give(&r->staging);
+    nib__experts_close(r);
     nib__gpu_free(r->gpu, r->drawn);
     nib__gpu_free(r->gpu, side->at[NIB_BUFFER_LOGITS]);
     nib__gpu_free(r->gpu, side->rope);
@@ -192,13 +207,19 @@ static nib_status record_refusal(nib_runner *r, nib_status status, nib_refusal r
 static nib_status reserve_weights(nib_runner *r, nib_err *err)
 {
     const uint64_t before = nib__gpu_held(r->gpu);
+    uint64_t room = 0;
     nib_status status = NIB_OK;
-    for (size_t i = 0; i < r->net->site_count && status == NIB_OK; i++) {
-        const uint64_t room = nib__gpu_held(r->gpu) - before;
-        status = nib__weight_reserve(&r->weights[i], &r->plan->layers[i], r->gpu, err);
-        if (status == NIB_NO_MEMORY)
-            record_refusal(r, status, (nib_refusal){.what = NIB_REFUSED_MEMORY, .room = room});
+    for (size_t i = 0; i < r->ops.count && status == NIB_OK; i++) {
+        room = nib__gpu_held(r->gpu) - before;
+        status = nib__experts_reserve(r, &r->ops.nodes[i], err);
     }
+    for (size_t i = 0; i < r->net->site_count && status == NIB_OK; i++) {
+        room = nib__gpu_held(r->gpu) - before;
+        if (!r->weights[i].in_room)
+            status = nib__weight_reserve(&r->weights[i], &r->plan->layers[i], r->gpu, NULL, err);
+    }
+    if (status == NIB_NO_MEMORY)
+        record_refusal(r, status, (nib_refusal){.what = NIB_REFUSED_MEMORY, .room = room});
     return status;
 }
 
@@ -331,6 +352,7 @@ static nib_status open_parts(nib_runner *r, int64_t sequences, int64_t context, 
     NIB_TRY(open_cpu(r, err));
     if (!r->ops.uses_gpu)
         return NIB_OK;
+    NIB_TRY(nib__experts_describe(r, err));
     extend_rope(r, context - 1);
     NIB_TRY(nib__gpu_write(r->gpu, r->sides[NIB_SIDE_GPU].rope, r->sides[NIB_SIDE_CPU].rope,
                            r->rope_bytes, err));
@@ -365,6 +387,7 @@ nib_status nib__runner_gpu_bytes(uint64_t *out, const nib_network *net, const ni
         nib_input form;
         uint64_t bytes = 0;
         nib__input_place(&form, &layers[i].asked, dtype, 1, layers[i].k, NULL, &bytes);
+        bytes *= (uint64_t)(layers[i].experts > 1 ? layers[i].top_k : 1);
         if (bytes > ops.token_bytes[NIB_BUFFER_INPUT])
             ops.token_bytes[NIB_BUFFER_INPUT] = bytes;
     }
@@ -373,7 +396,7 @@ nib_status nib__runner_gpu_bytes(uint64_t *out, const nib_network *net, const ni
         constants += (uint64_t)norm->n * (norm->bias ? 2 : 1);
     }
     *out = lay_out(&ops, offset) + SLOT_BYTES + ops.token_bytes[NIB_BUFFER_LOGITS] +
-           constants * sizeof(float);
+           constants * sizeof(float) + nib__experts_table_bytes(&net->graph);
     return status;
 }
 
@@ -502,6 +525,7 @@ static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count,
         i += joined - 1;
     }
     *wanted = m;
+    NIB_TRY(nib__experts_check(r, err));
     if (m != 0 && last->side == NIB_SIDE_GPU && !r->keeps_logits)
         return nib__gpu_read(r->gpu, logits, r->sides[NIB_SIDE_GPU].at[NIB_BUFFER_LOGITS],
                              (uint64_t)m * r->ops.token_bytes[NIB_BUFFER_LOGITS], err);

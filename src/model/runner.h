@@ -76,6 +76,8 @@ typedef struct nib_runner {
         *node_ns;   /* [ops.count] time of each operation, finished one by one; NULL: not timed */
     bool preparing; /* compiles GPU operations instead of launching them */
     nib_routed *routed; /* NULL: the model has no experts */
+    int32_t *failed;    /* on the GPU: [layers] what SORT says of its choice; NULL: none there */
+    int32_t *failures;  /* [layers] the same on the host, after a pass */
     nib_refusal refusal;
     nib_staging staging; /* while weights are loaded */
 } nib_runner;

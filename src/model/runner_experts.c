@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A mixture's operations in a step: which rows each expert gets, and the products of each expert
- * with its own rows. An expert's product is that of a linear layer with as many tokens as chose the
- * expert, so its bits do not depend on who else is in the step.
+ * with its own rows; runner_grouped.c has one launch for all. An expert's product is that of
+ * a linear layer with as many tokens as chose the expert, so on the CPU its bits do not depend on
+ * who else is in the step.
  */
 #include "runner_parts.h"
 
 #include <inttypes.h>
 
-/* Where the rows of each expert are, and room for the products of a step. */
+/* Room for the products of a step. */
 struct nib_routed {
-    int32_t *token; /* [NIB_CHUNK * top_k] the token of each row; rows are sorted by expert */
-    int32_t *row;   /* [NIB_CHUNK][top_k] the rows of each token, experts ascending */
-    float *weight;  /* [NIB_CHUNK * top_k] of each row */
-    int64_t *first; /* [experts + 1] first row of each expert */
     nib_part *parts;
     int64_t *index;
     union {
@@ -26,13 +23,10 @@ struct nib_routed {
 nib_status nib__experts_open(nib_runner *r, nib_err *err)
 {
     const nib_graph *g = &r->net->graph;
-    uint64_t experts = 0, rows = 0;
+    uint64_t experts = 0;
     for (size_t i = 0; i < g->node_count; i++)
-        if (g->nodes[i].op == NIB_OP_ROUTE) {
-            const nib_routing *rule = g->nodes[i].routing;
-            experts = (uint64_t)nib__max((int64_t)experts, rule->experts);
-            rows = (uint64_t)nib__max((int64_t)rows, rule->top_k * NIB_CHUNK);
-        }
+        if (g->nodes[i].op == NIB_OP_ROUTE)
+            experts = (uint64_t)nib__max((int64_t)experts, g->nodes[i].routing->experts);
     if (experts == 0)
         return NIB_OK;
     const size_t size =
@@ -41,59 +35,42 @@ nib_status nib__experts_open(nib_runner *r, nib_err *err)
     void *const args = nib__arena_take(&r->arena, 2 * experts, size);
     if (s == NULL || args == NULL)
         return nib__fail_memory(err, 2 * experts * size, "the experts of a step");
-    *s = (nib_routed){.token = nib__arena_take(&r->arena, rows, sizeof *s->token),
-                      .row = nib__arena_take(&r->arena, rows, sizeof *s->row),
-                      .weight = nib__arena_take(&r->arena, rows, sizeof *s->weight),
-                      .first = nib__arena_take(&r->arena, experts + 1, sizeof *s->first),
-                      .parts = nib__arena_take(&r->arena, 2 * experts, sizeof *s->parts),
+    *s = (nib_routed){.parts = nib__arena_take(&r->arena, 2 * experts, sizeof *s->parts),
                       .index = nib__arena_take(&r->arena, 2 * experts + 1, sizeof *s->index),
                       .args.linear = args};
-    if (s->token == NULL || s->row == NULL || s->weight == NULL || s->first == NULL ||
-        s->parts == NULL || s->index == NULL)
-        return nib__fail_memory(err, rows * sizeof *s->token, "the experts of a step");
+    if (s->parts == NULL || s->index == NULL)
+        return nib__fail_memory(err, 2 * experts * sizeof *s->parts, "the experts of a step");
     r->routed = s;
     return NIB_OK;
 }
 
 /* ---- which rows an expert gets ---- */
 
-static nib_status fail_not_finite(const nib_runner *r, const nib_node *node, int64_t token,
-                                  int64_t expert, nib_err *err)
+nib_status nib__fail_choice(const nib_runner *r, int64_t layer, int32_t failed, nib_err *err)
 {
+    const int32_t token = (failed - 1) / NIB_EXPERTS_MAX, expert = (failed - 1) % NIB_EXPERTS_MAX;
     return nib__fail(err, NIB_BAD_INPUT,
-                     "layer %" PRId64 ": the router's logit of expert %" PRId64
+                     "layer %" PRId64 ": the router's logit of expert %d"
                      " is not a finite number at position %d; are the weights damaged?",
-                     node->layer, expert, r->sides[NIB_SIDE_CPU].positions[token]);
+                     layer, expert, r->sides[NIB_SIDE_CPU].positions[token]);
 }
 
-/* Sorts the rows of m tokens by expert; within an expert by token. */
-static nib_status sort_rows(nib_runner *r, const nib_node *node, const float *routing, int64_t m,
-                            nib_err *err)
+uint64_t nib__routed_bytes(const nib_routing *rule, int64_t m)
 {
-    const nib_routing *rule = node->of->routing;
-    const int64_t experts = rule->experts, top_k = rule->top_k;
-    nib_routed *s = r->routed;
-    memset(s->first, 0, (size_t)(experts + 1) * sizeof *s->first);
-    for (int64_t i = 0; i < m; i++) {
-        const float *chosen = routing + i * 2 * top_k;
-        if (chosen[0] < 0.0f)
-            return fail_not_finite(r, node, i, -1 - (int64_t)chosen[0], err);
-        for (int64_t j = 0; j < top_k; j++)
-            s->first[(int64_t)chosen[j] + 1]++;
-    }
-    for (int64_t e = 0; e < experts; e++)
-        s->first[e + 1] += s->first[e];
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < top_k; j++) {
-            const float *chosen = routing + i * 2 * top_k;
-            const int64_t row = s->first[(int64_t)chosen[j]]++; /* shifted back below */
-            s->token[row] = (int32_t)i;
-            s->weight[row] = chosen[top_k + j];
-            s->row[i * top_k + j] = (int32_t)row;
-        }
-    memmove(s->first + 1, s->first, (size_t)experts * sizeof *s->first);
-    s->first[0] = 0;
-    return NIB_OK;
+    enum { LISTS = 4 }; /* of one value per row */
+    return (uint64_t)(rule->experts + 1 + LISTS * m * rule->top_k) * sizeof(int32_t);
+}
+
+nib_expert_rows nib__routed_rows(const nib_runner *r, const nib_routing *rule, int side, int64_t m)
+{
+    int32_t *at = (int32_t *)(void *)r->sides[side].at[NIB_BUFFER_ROUTED];
+    int32_t *lists = at + rule->experts + 1;
+    const int64_t rows = m * rule->top_k;
+    return (nib_expert_rows){.first = at,
+                             .token = lists,
+                             .expert = lists + rows,
+                             .weight = (float *)(void *)(lists + 2 * rows),
+                             .row = lists + 3 * rows};
 }
 
 nib_status nib__run_route(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
@@ -105,16 +82,30 @@ nib_status nib__run_route(nib_runner *r, const nib_node *node, int64_t m, nib_er
                                    .m = m,
                                    .ldx = r->ops.ld[node->from],
                                    .ldo = r->ops.ld[node->to]};
-    NIB_TRY(nib__run_rows(r, node->row, &args, m, err));
-    return sort_rows(r, node, args.out, m, err);
+    return nib__run_rows(r, node->row, &args, m, err);
+}
+
+nib_status nib__run_sort(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const bool on_gpu = node->side == NIB_SIDE_GPU;
+    int32_t failed = 0;
+    const nib_sort_rows args = {.rule = node->of->routing,
+                                .choice = nib__node_values(r, node, node->from),
+                                .m = m,
+                                .ldc = r->ops.ld[node->from],
+                                .to = nib__routed_rows(r, node->of->routing, node->side, m),
+                                .failed = on_gpu ? r->failed + node->layer : &failed};
+    NIB_TRY(nib__run_rows(r, node->row, &args, 1, err));
+    return failed != 0 ? nib__fail_choice(r, node->layer, failed, err) : NIB_OK;
 }
 
 nib_status nib__run_dispatch(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const nib_routing *rule = node->of->routing;
+    const nib_expert_rows rows = nib__routed_rows(r, rule, node->side, m);
     const nib_dispatch args = {.x = nib__node_values(r, node, node->from),
-                               .token = r->routed->token,
-                               .weight = rule->on_input ? r->routed->weight : NULL,
+                               .token = rows.token,
+                               .weight = rule->on_input ? rows.weight : NULL,
                                .out = nib__node_values(r, node, node->to),
                                .rows = m * rule->top_k,
                                .width = r->ops.ld[node->to] / rule->top_k,
@@ -127,7 +118,7 @@ nib_status nib__run_combine(nib_runner *r, const nib_node *node, int64_t m, nib_
     const nib_routing *rule = node->of->routing;
     const float *routing = nib__node_values(r, node, node->other);
     const nib_combine args = {.y = nib__node_values(r, node, node->from),
-                              .row = r->routed->row,
+                              .row = nib__routed_rows(r, rule, node->side, m).row,
                               .weight = rule->on_input ? NULL : routing + rule->top_k,
                               .out = nib__node_values(r, node, node->to),
                               .m = m,
@@ -158,17 +149,18 @@ static uint64_t input_step(const nib_runner *r, int64_t top_k)
     return r->ops.token_bytes[NIB_BUFFER_INPUT] / (uint64_t)top_k & ~UINT64_C(63);
 }
 
-static expert expert_of(const nib_runner *r, const nib_node *node, int64_t e)
+/* The expert's `count` rows from `first` on. */
+static expert expert_with(const nib_runner *r, const nib_node *node, int64_t e, int64_t first,
+                          int64_t count)
 {
     const nib_routing *rule = node->of->routing;
-    const nib_routed *s = r->routed;
     const size_t site = node->site + (size_t)(e * node->site_step);
-    const int64_t first = s->first[e], ldx = r->ops.ld[node->from] / rule->top_k;
+    const int64_t ldx = r->ops.ld[node->from] / rule->top_k;
     expert x = {.plan = node->experts[e],
                 .loaded = &r->weights[site],
                 .site = site,
                 .first = first,
-                .count = s->first[e + 1] - first,
+                .count = count,
                 .x = nib__node_values(r, node, node->from) + first * ldx,
                 .ldx = ldx};
     x.input =
@@ -178,6 +170,13 @@ static expert expert_of(const nib_runner *r, const nib_node *node, int64_t e)
         x.x = nib__node_values(r, node, NIB_BUFFER_GATHERED) + first * x.ldx;
     }
     return x;
+}
+
+/* The same with the rows that tokens gave it; the host knows them. */
+static expert expert_of(const nib_runner *r, const nib_node *node, int64_t e)
+{
+    const int32_t *first = nib__routed_rows(r, node->of->routing, NIB_SIDE_CPU, 0).first;
+    return expert_with(r, node, e, first[e], first[e + 1] - first[e]);
 }
 
 static void add_part(nib_runner *r, nib_parts *all, const nib_kernel *row, const void *args,
@@ -273,9 +272,7 @@ static nib_status prepare_experts(nib_runner *r, const nib_node *node, int64_t m
     for (int64_t e = 0; e < node->of->routing->experts; e++) {
         if (e > 0 && nib__plan_same_form(node->experts[e - 1], node->experts[e]))
             continue;
-        memset(r->routed->first, 0, (size_t)(e + 1) * sizeof *r->routed->first);
-        r->routed->first[e + 1] = m;
-        const expert x = expert_of(r, node, e);
+        const expert x = expert_with(r, node, e, 0, m);
         const nib_use *use = nib__use_at(x.plan, m);
         const nib_quant quant =
             nib__quant_of(r, &x.loaded->w, node->side, x.x, x.ldx, x.input, x.count);
@@ -292,6 +289,8 @@ nib_status nib__run_experts(nib_runner *r, const nib_node *nodes, size_t count, 
 {
     nib_parts all = {.parts = r->routed->parts, .first = r->routed->index};
     int64_t least = INT64_MAX, most_rows = 0;
+    if (nodes->slab != NULL)
+        return nib__run_grouped(r, nodes, count, m, err);
     if (r->preparing)
         return prepare_experts(r, nodes, m, err);
     if (nodes->side == NIB_SIDE_CPU)

@@ -373,10 +373,12 @@ static nib_status run_gather(nib_runner *r, const nib_node *node, int64_t m, nib
     return nib__run_rows(r, node->row, &args, m, err);
 }
 
-/* Copies the f32 rows of a buffer from the other side. */
+/* Copies the rows of a buffer from the other side. */
 static nib_status run_move(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
-    const uint64_t bytes = (uint64_t)m * (uint64_t)r->ops.ld[node->from] * sizeof(float);
+    const uint64_t bytes = node->from == NIB_BUFFER_ROUTED
+                               ? nib__routed_bytes(node->of->routing, m)
+                               : (uint64_t)m * (uint64_t)r->ops.ld[node->from] * sizeof(float);
     char *cpu = r->sides[NIB_SIDE_CPU].at[node->from], *gpu = r->sides[NIB_SIDE_GPU].at[node->from];
     return node->side == NIB_SIDE_GPU ? nib__gpu_write(r->gpu, gpu, cpu, bytes, err)
                                       : nib__gpu_read(r->gpu, cpu, gpu, bytes, err);
@@ -405,6 +407,7 @@ static nib_status (*const runs[NIB_OP_COUNT])(nib_runner *, const nib_node *, in
     [NIB_OP_LINEAR] = run_products,
     [NIB_OP_LINEAR_EXPERTS] = run_products,
     [NIB_OP_ROUTE] = nib__run_route,
+    [NIB_OP_SORT] = nib__run_sort,
     [NIB_OP_DISPATCH] = nib__run_dispatch,
     [NIB_OP_COMBINE] = nib__run_combine,
     [NIB_OP_MOVE] = run_move,

@@ -50,11 +50,33 @@ nib_quant nib__quant_of(const nib_runner *r, const nib_weight *w, int side, cons
 
 /* runner_experts.c */
 nib_status nib__run_route(nib_runner *r, const nib_node *node, int64_t m, nib_err *err);
+nib_status nib__run_sort(nib_runner *r, const nib_node *node, int64_t m, nib_err *err);
 nib_status nib__run_dispatch(nib_runner *r, const nib_node *node, int64_t m, nib_err *err);
 nib_status nib__run_combine(nib_runner *r, const nib_node *node, int64_t m, nib_err *err);
 /* count: 2 for gate and up of the same rows, in one round. */
 nib_status nib__run_experts(nib_runner *r, const nib_node *nodes, size_t count, int64_t m,
                             nib_err *err);
 nib_status nib__experts_open(nib_runner *r, nib_err *err);
+/* Bytes of NIB_BUFFER_ROUTED for m tokens. */
+uint64_t nib__routed_bytes(const nib_routing *rule, int64_t m);
+/* The rows of m tokens in NIB_BUFFER_ROUTED of a side. */
+nib_expert_rows nib__routed_rows(const nib_runner *r, const nib_routing *rule, int side, int64_t m);
+/* failed: nib_sort_rows.failed, not 0. */
+nib_status nib__fail_choice(const nib_runner *r, int64_t layer, int32_t failed, nib_err *err);
+
+/* runner_grouped.c: experts on a GPU in one launch, and choices that failed there */
+/* If the experts of `node` run in one launch: allocates its slab, with room for their weights. */
+nib_status nib__experts_reserve(nib_runner *r, nib_node *node, nib_err *err);
+/* Writes the tables of the slabs, after the weights were loaded. */
+nib_status nib__experts_describe(nib_runner *r, nib_err *err);
+void nib__experts_close(nib_runner *r);
+nib_status nib__run_grouped(nib_runner *r, const nib_node *nodes, size_t count, int64_t m,
+                            nib_err *err);
+/* Allocates what a GPU says of choices that fail. */
+nib_status nib__experts_watch(nib_runner *r, nib_err *err);
+/* The error if a choice of this pass failed on the GPU. */
+nib_status nib__experts_check(nib_runner *r, nib_err *err);
+/* Upper bound of GPU bytes for the tables of slabs. */
+uint64_t nib__experts_table_bytes(const nib_graph *g);
 
 #endif

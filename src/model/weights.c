@@ -341,13 +341,43 @@ static uint64_t bias_bytes(int64_t n, bool is_int)
     return (uint64_t)(is_int ? nib__round_up(n, NIB_CODES_PAD) : n) * sizeof(float);
 }
 
-static nib_status reserve_bias(nib_loaded *out, const nib_layer_plan *plan, nib_err *err)
+static uint64_t in_room(uint64_t bytes) { return (bytes + 63) & ~UINT64_C(63); }
+
+uint64_t nib__weight_room(const nib_layer_plan *plan)
+{
+    const nib_weight w = nib__layer_weight(plan->layer, &plan->done);
+    nib_loaded seen = {.pack_count = 0};
+    const bool is_int = nib__layer_bias(plan->layer, &plan->done) == NIB_BIAS_INT32;
+    uint64_t sum = plan->layer->bias ? in_room(bias_bytes(w.n, is_int)) : 0;
+    for (int i = 0; i < plan->use_count; i++) {
+        const nib_packing *packing = plan->uses[i].kernel->packing;
+        if (is_packed(&seen, packing))
+            continue;
+        seen.packs[seen.pack_count++].packing = packing;
+        sum += in_room(packing->bytes(&w));
+    }
+    return sum;
+}
+
+/* Memory of the weight's own, or the next `bytes` of a room. */
+static nib_status take_room(nib_gpu *gpu, char **room, uint64_t bytes, const char *what, void **at,
+                            nib_err *err)
+{
+    if (room == NULL)
+        return nib__gpu_alloc(gpu, bytes, what, at, err);
+    *at = *room;
+    *room += in_room(bytes);
+    return NIB_OK;
+}
+
+static nib_status reserve_bias(nib_loaded *out, const nib_layer_plan *plan, char **room,
+                               nib_err *err)
 {
     const bool is_int = nib__layer_bias(plan->layer, &plan->done) == NIB_BIAS_INT32;
     void *at = NULL;
     if (!plan->layer->bias)
         return NIB_OK;
-    NIB_TRY(nib__gpu_alloc(out->gpu, bias_bytes(out->w.n, is_int), "a bias", &at, err));
+    NIB_TRY(take_room(out->gpu, room, bias_bytes(out->w.n, is_int), "a bias", &at, err));
     if (is_int)
         out->int_bias = at;
     else
@@ -356,13 +386,14 @@ static nib_status reserve_bias(nib_loaded *out, const nib_layer_plan *plan, nib_
 }
 
 nib_status nib__weight_reserve(nib_loaded *out, const nib_layer_plan *plan, nib_gpu *gpu,
-                               nib_err *err)
+                               char **room, nib_err *err)
 {
     static const float no_scale = 1; /* of activations: preparing a launch needs some value */
     nib_status status = NIB_OK;
     if (!runs_on_gpu(plan))
         return NIB_OK;
-    *out = (nib_loaded){.gpu = gpu, .w = nib__layer_weight(plan->layer, &plan->done)};
+    *out = (nib_loaded){
+        .gpu = gpu, .w = nib__layer_weight(plan->layer, &plan->done), .in_room = room != NULL};
     out->w.act_scale = plan->done.act == NIB_ACT_I8_STATIC ? &no_scale : NULL;
     for (int i = 0; i < plan->use_count && status == NIB_OK; i++) {
         const nib_packing *packing = plan->uses[i].kernel->packing;
@@ -371,12 +402,12 @@ nib_status nib__weight_reserve(nib_loaded *out, const nib_layer_plan *plan, nib_
         if (is_packed(out, packing))
             continue;
         *pack = (nib_pack){.packing = packing, .bytes = packing->bytes(&out->w)};
-        status = nib__gpu_alloc(gpu, pack->bytes, "a weight", &at, err);
+        status = take_room(gpu, room, pack->bytes, "a weight", &at, err);
         pack->at = at;
         out->pack_count += status == NIB_OK;
     }
     if (status == NIB_OK)
-        status = reserve_bias(out, plan, err);
+        status = reserve_bias(out, plan, room, err);
     return status == NIB_OK ? NIB_OK : nib__fail_in(err, status, plan->layer->name);
 }
 
@@ -459,6 +490,10 @@ static nib_status move_to_gpu(nib_loaded *out, nib_loaded *cpu, nib_staging *sta
     cpu->owned = NULL;
     for (int i = 0; i < cpu->pack_count; i++) {
         void *at = i < out->pack_count ? out->packs[i].at : NULL;
+        if (out->in_room && (at == NULL || cpu->packs[i].bytes > out->packs[i].bytes))
+            return nib__fail(err, NIB_FAILED,
+                             "its packed weight takes %" PRIu64 " bytes, more than planned",
+                             cpu->packs[i].bytes);
         nib_status status = ensure_room(gpu, &at, cpu->packs[i].bytes, err);
         if (status == NIB_OK)
             status = packer != NULL
@@ -507,15 +542,15 @@ nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_l
 void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a)
 {
     for (int i = 0; i < loaded->pack_count; i++)
-        if (loaded->gpu != NULL)
+        if (loaded->gpu != NULL && !loaded->in_room)
             nib__gpu_free(loaded->gpu, loaded->packs[i].at);
-        else if (!loaded->packs[i].mapped && !loaded->packs[i].in_slab)
+        else if (loaded->gpu == NULL && !loaded->packs[i].mapped && !loaded->packs[i].in_slab)
             nib__block_free(loaded->packs[i].at, loaded->packs[i].bytes);
     nib__block_free(loaded->owned, loaded->owned_bytes);
-    if (loaded->gpu != NULL) {
+    if (loaded->gpu != NULL && !loaded->in_room) {
         nib__gpu_free(loaded->gpu, loaded->bias);
         nib__gpu_free(loaded->gpu, loaded->int_bias);
-    } else {
+    } else if (loaded->gpu == NULL) {
         nib__release(a, loaded->bias);
         nib__release(a, loaded->int_bias);
     }

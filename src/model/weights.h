@@ -27,12 +27,15 @@ typedef struct nib_loaded {
     float *bias;       /* [n] or NULL */
     int32_t *int_bias; /* set instead of bias for the form INT32, see nib_linear */
     uint64_t bytes;    /* read per token */
+    bool in_room;      /* packs and bias lie in GPU memory that belongs to several weights */
 } nib_loaded;
 
 /* Allocates the GPU memory that the weight will need, if it runs there, from its planned shape and
- * types, so that a lack of memory shows before anything is loaded. w has no data yet. */
+ * types, so that a lack of memory shows before anything is loaded. w has no data yet. room: takes
+ * nib__weight_room bytes from there on instead, and advances it; NULL: allocates. */
 nib_status nib__weight_reserve(nib_loaded *out, const nib_layer_plan *plan, nib_gpu *gpu,
-                               nib_err *err);
+                               char **room, nib_err *err);
+uint64_t nib__weight_room(const nib_layer_plan *plan);
 /* GPU memory for stored weights that the GPU packs itself. */
 typedef struct nib_staging {
     nib_gpu *gpu;

@@ -64,6 +64,7 @@ typedef struct nib_layer_plan {
     const nib_kernel *pack; /* packs the weight on the device of the uses; NULL: the host packs */
     const nib_machine *machine;
     bool own_input; /* its input is quantized for this layer alone, see cost.c */
+    bool grouped;   /* an expert on a device: one launch multiplies the rows of all experts */
 } nib_layer_plan;
 
 /* An operation without weights, the same in every decoder layer. */

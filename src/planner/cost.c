@@ -245,6 +245,14 @@ static double embed_seconds(const nib_variant *variant, const nib_use *use, cons
                            use->kernel->unit);
 }
 
+/* Whether an expert's rows are quantized apart from those of the layer before it. */
+static bool quantizes(const nib_variant *variant, const nib_use *use, const nib_layer *layer,
+                      const nib_policy *policy)
+{
+    return use->quant != NULL && !shares_input(variant, layer, use->op) &&
+           !nib__input_is_plain(&variant->scheme, policy->dtype);
+}
+
 static double use_seconds(const nib_variant *variant, const nib_use *use, const nib_layer *layer,
                           const nib_policy *policy, int64_t m)
 {
@@ -268,8 +276,7 @@ static double use_seconds(const nib_variant *variant, const nib_use *use, const 
                                   cached_share_of_layer(machine, layer, weights, policy), machine,
                                   use->kernel->unit);
     }
-    if (use->quant != NULL && !shares_input(variant, layer, use->op) &&
-        !nib__input_is_plain(scheme, policy->dtype))
+    if (quantizes(variant, use, layer, policy))
         seconds += measured != NULL ? measured_quant(measured, machine, k, m)
                                     : quant_seconds(use, in, tokens, k, machine);
     return seconds;
@@ -284,6 +291,15 @@ void nib__variant_price(nib_variant *variant, const nib_layer *layer, const nib_
     }
 }
 
+/* Seconds of launches that a use costs an expert less if one launch takes all experts, of which
+ * `chosen` is the expected share. */
+static double grouped_seconds(const nib_variant *variant, const nib_use *use,
+                              const nib_layer *layer, const nib_policy *policy, double chosen)
+{
+    const int launches = quantizes(variant, use, layer, policy) ? 2 : 1;
+    return launches * variant->machine->launch_s * (chosen - 1 / (double)layer->experts);
+}
+
 /* Seconds for m tokens. An expert has its share of them, if tokens choose experts evenly and
  * independently: it is left out with probability (1 - share)^m. */
 double nib__variant_seconds(const nib_variant *variant, const nib_layer *layer,
@@ -294,15 +310,19 @@ double nib__variant_seconds(const nib_variant *variant, const nib_layer *layer,
     double sum = 0;
     if (!variant->runs)
         return NAN;
+    const bool grouped =
+        !policy->training && !variant->alone && nib__variant_groups(variant, layer);
     if (share < 1)
         m = nib__max(1, (int64_t)((double)m * share / chosen + 0.5));
     for (int i = 0; i < variant->use_count; i++) {
         const nib_use *use = &variant->uses[i];
         const bool in_range = m >= use->m_min && (use->m_max == 0 || m <= use->m_max);
         if (policy->training || in_range)
-            sum += use_seconds(variant, use, layer, policy, m);
+            sum += use_seconds(variant, use, layer, policy, m) * chosen;
+        if (grouped && in_range)
+            sum -= grouped_seconds(variant, use, layer, policy, chosen);
     }
-    return sum * chosen;
+    return sum;
 }
 
 double nib__bf16_seconds(const nib_layer *layer, const nib_machine *machine,

@@ -10,9 +10,9 @@
 #include <math.h>
 #include <stdio.h>
 
-static const nib_op of_inference[] = {
-    NIB_OP_NORM,   NIB_OP_ROPE,  NIB_OP_ATTN,  NIB_OP_STORE_KV, NIB_OP_SWIGLU, NIB_OP_ADD,
-    NIB_OP_GATHER, NIB_OP_SCALE, NIB_OP_ROUTE, NIB_OP_DISPATCH, NIB_OP_COMBINE};
+static const nib_op of_inference[] = {NIB_OP_NORM,   NIB_OP_ROPE, NIB_OP_ATTN,     NIB_OP_STORE_KV,
+                                      NIB_OP_SWIGLU, NIB_OP_ADD,  NIB_OP_GATHER,   NIB_OP_SCALE,
+                                      NIB_OP_ROUTE,  NIB_OP_SORT, NIB_OP_DISPATCH, NIB_OP_COMBINE};
 
 /* Operations of a training step, which run on the CPU. */
 static const nib_op of_training[] = {
@@ -33,7 +33,9 @@ const char *nib__plan_operation_name(size_t i)
 static bool is_used(const nib_assignment *plan, nib_op op)
 {
     const nib_graph *g = plan->graph;
-    const nib_op forward = op == NIB_OP_SCALE_DX ? NIB_OP_SCALE : op;
+    const nib_op forward = op == NIB_OP_SCALE_DX ? NIB_OP_SCALE
+                           : op == NIB_OP_SORT   ? NIB_OP_ROUTE
+                                                 : op;
     bool used = forward != NIB_OP_SCALE && forward != NIB_OP_ROUTE && forward != NIB_OP_DISPATCH &&
                 forward != NIB_OP_COMBINE;
     for (size_t i = 0; g != NULL && !used && i < g->node_count; i++)
@@ -47,6 +49,7 @@ typedef struct copy_walk {
     const nib_assignment *plan;
     double tokens;
     int wanted; /* the head's output: from it on, values have only the last token's row */
+    int routed; /* bits: sides that hold the rows of the layer's experts */
     double copies, bytes;
 } copy_walk;
 
@@ -61,6 +64,12 @@ static int side_of_row(const copy_walk *w, const nib_kernel *row)
                : ON_DEVICE;
 }
 
+static int side_of_op(const copy_walk *w, nib_op op)
+{
+    const nib_op_plan *plan = nib__plan_operation(w->plan, op);
+    return side_of_row(w, plan != NULL ? plan->row : NULL);
+}
+
 static int side_of(const copy_walk *w, const nib_graph_node *node)
 {
     if (node->op == NIB_OP_LINEAR || node->op == NIB_OP_LINEAR_EXPERTS ||
@@ -70,9 +79,7 @@ static int side_of(const copy_walk *w, const nib_graph_node *node)
         return side_of_row(w, layer->use_count > 0 ? layer->uses[0].kernel : NULL);
     }
     /* keys and values are written where attention reads them */
-    const nib_op op = node->op == NIB_OP_STORE_KV ? NIB_OP_ATTN : node->op;
-    const nib_op_plan *plan = nib__plan_operation(w->plan, op);
-    return side_of_row(w, plan != NULL ? plan->row : NULL);
+    return side_of_op(w, node->op == NIB_OP_STORE_KV ? NIB_OP_ATTN : node->op);
 }
 
 /* Counts a copy unless the side already holds the value. From `wanted` on, values have one row. */
@@ -88,11 +95,46 @@ static void read_value(copy_walk *w, int side, int value)
     *held = (uint8_t)(*held | 1 << side);
 }
 
+/* Counts a copy of the rows of experts, four lists and an end, unless the side holds them. */
+static void read_routed(copy_walk *w, int side, const nib_routing *rule)
+{
+    if ((w->routed & 1 << side) == 0) {
+        w->copies++;
+        w->bytes += 4 * (4 * w->tokens * (double)rule->top_k + (double)rule->experts + 1);
+    }
+    w->routed |= 1 << side;
+}
+
+/* After a choice of experts, its rows are sorted. Then their readers need them, and the host if it
+ * launches one expert at a time. *layers: how many choices the device sorted. */
+static void walk_experts(copy_walk *w, const nib_graph_node *node, int side, double *layers)
+{
+    const nib_graph *g = w->plan->graph;
+    const nib_op_plan *sort = nib__plan_operation(w->plan, NIB_OP_SORT);
+    const int sorts = side_of_op(w, sort != NULL && sort->row != NULL ? NIB_OP_SORT : NIB_OP_ROUTE);
+    switch (node->op) {
+    case NIB_OP_ROUTE:
+        w->routed = 1 << sorts;
+        read_value(w, sorts, node->out);
+        *layers += sorts == ON_DEVICE;
+        break;
+    case NIB_OP_LINEAR_EXPERTS:
+        if (!w->plan->layers[g->weights[node->weight].index].grouped)
+            read_routed(w, ON_HOST, node->routing);
+        read_routed(w, side, node->routing);
+        break;
+    case NIB_OP_DISPATCH:
+    case NIB_OP_COMBINE: read_routed(w, side, node->routing); break;
+    default: break;
+    }
+}
+
 /* Seconds of copies between host and device for m tokens, of which the last has an output. */
 static double copy_seconds(copy_walk *w, const nib_assignment *plan, const nib_policy *policy,
                            int64_t m)
 {
     const nib_graph *g = plan->graph;
+    double sorted = 0;
     *w = (copy_walk){.plan = plan, .tokens = (double)m};
     if (plan->gpu == NULL || g == NULL)
         return 0;
@@ -103,12 +145,16 @@ static double copy_seconds(copy_walk *w, const nib_assignment *plan, const nib_p
     for (size_t i = 0; i < g->node_count; i++) {
         const nib_graph_node *node = &g->nodes[i];
         const int side = side_of(w, node);
-        for (int j = 0; j < NIB_NODE_INPUTS; j++)
+        const int inputs = node->op == NIB_OP_DISPATCH ? 1 : NIB_NODE_INPUTS; /* not the choice */
+        for (int j = 0; j < inputs; j++)
             if (node->in[j] >= 0)
                 read_value(w, side, node->in[j]);
         if (node->out >= 0)
             plan->held[node->out] = (uint8_t)(1 << side);
+        walk_experts(w, node, side, &sorted);
     }
+    if (sorted > 0) /* whether a choice failed, once per pass */
+        w->copies++, w->bytes += 4 * sorted;
     if (nib__plan_sampler(plan, policy, NIB_TOP_K, false, NULL) == NULL)
         read_value(w, ON_HOST, (int)g->value_count - 1); /* logits, for drawing on the CPU */
     else
@@ -265,18 +311,27 @@ static void explain_other_row(nib_assignment *out, const nib_op_plan *plan, cons
     write_use(ledger, line, plan, 0);
 }
 
-/* The machine asked for an operation: keys are written where attention reads them. */
-static const nib_machine *machine_for(const nib_assignment *out, nib_op op)
+/* The operation that decides where this one runs: keys are written where attention reads them, and
+ * experts' rows are sorted where experts are chosen. NULL: none. */
+static const nib_op_plan *leader_of(const nib_assignment *out, nib_op op)
 {
-    const nib_op_plan *attention =
-        op == NIB_OP_STORE_KV ? nib__plan_operation(out, NIB_OP_ATTN) : NULL;
-    return attention != NULL && attention->row != NULL ? attention->machine : out->machine;
+    return op == NIB_OP_STORE_KV ? nib__plan_operation(out, NIB_OP_ATTN)
+           : op == NIB_OP_SORT   ? nib__plan_operation(out, NIB_OP_ROUTE)
+                                 : NULL;
 }
 
-/* Whether this is the write of keys for a denied attention. Allowing attention allows it, too. */
+/* The machine asked for an operation. */
+static const nib_machine *machine_for(const nib_assignment *out, nib_op op)
+{
+    const nib_op_plan *leader = leader_of(out, op);
+    return leader != NULL && leader->row != NULL ? leader->machine : out->machine;
+}
+
+/* Whether the operation that this one follows is denied. Allowing that one allows this one, too. */
 static bool follows_denied(const nib_assignment *out, nib_op op)
 {
-    return op == NIB_OP_STORE_KV && nib__plan_operation(out, NIB_OP_ATTN)->row == NULL;
+    const nib_op_plan *leader = leader_of(out, op);
+    return leader != NULL && leader->row == NULL;
 }
 
 static bool has_bias(const nib_assignment *plan, const nib_layer *layers, size_t count)

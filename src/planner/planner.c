@@ -654,6 +654,8 @@ nib_status nib__plan_layers(nib_assignment *out, const nib_layer *layers, size_t
     out->predicted_prefill_s = out->linear_prefill_s;
     if (!out->ledger.failed) {
         nib__plan_packing(out, layers, count, policy);
+        if (!policy->training)
+            nib__plan_group_experts(out);
         nib__plan_operations(out, &p.options, layers, count, policy);
         if (!policy->training)
             nib__plan_whole_steps(out, policy);

@@ -49,6 +49,8 @@ static double other_seconds(const step *s)
         const double rate = m->cache_bytes_per_s > 0 ? m->cache_bytes_per_s : m->bytes_per_s;
         if (values > 0 && (node->op != NIB_OP_NORM || node->layer >= 0))
             sum += s->tokens * values * sizeof(float) / rate + m->launch_s;
+        if (node->op == NIB_OP_ROUTE) /* what it lists is a few bytes per expert and token */
+            sum += machine_of(s, NIB_OP_SORT)->launch_s;
         kv = node->op == NIB_OP_STORE_KV ? columns : kv;
         if (node->op == NIB_OP_ATTN)
             sum += attention_seconds(s, columns, kv, (double)node->window);

@@ -419,6 +419,7 @@ nib_variant nib__variant_of(const nib_layer_plan *layer)
                            .machine = layer->machine,
                            .use_count = layer->use_count,
                            .own_input = layer->own_input,
+                           .alone = !layer->grouped,
                            .runs = true};
     memcpy(variant.uses, layer->uses, sizeof variant.uses);
     return variant;
@@ -503,13 +504,6 @@ void nib__plan_op_ask(nib_query *out, nib_op op, const nib_policy *policy,
     nib__plan_op_query(out, op, NIB_TYPE_F32, machine);
     out->fact[NIB_FACT_CACHE] = nib__policy_cache(policy);
     out->without = &policy->without;
-    for (size_t i = 0; policy->graph != NULL && i < policy->graph->node_count; i++) {
-        const nib_graph_node *node = &policy->graph->nodes[i];
-        if (node->op == NIB_OP_ATTN && node->weight >= 0)
-            out->fact[NIB_FACT_SINKS] = 1;
-        if (node->op == NIB_OP_SWIGLU && node->activation == NIB_SWIGLU_CLAMPED)
-            out->fact[NIB_FACT_CLAMPED] = 1;
-    }
 }
 
 const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *machine)

@@ -122,6 +122,7 @@ template <class To, class From> static inline To emulated_bits(From from)
 
 using std::exp;
 using std::fabs;
+using std::fma;
 using std::fmax;
 using std::fmaxf;
 using std::fmin;

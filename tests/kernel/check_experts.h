@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the kernel checker: choosing experts, copying tokens to them and adding what they return. A
- * choice is also held against its definition, computed in f64.
+ * For the kernel checker: choosing experts, listing their rows, copying tokens to them and adding
+ * what they return. A choice is also held against its definition, computed in f64.
  */
 #ifndef NIB_CHECK_EXPERTS_H
 #define NIB_CHECK_EXPERTS_H
@@ -123,6 +123,85 @@ static bool check_route(verdict *v, const nib_kernel *row, const nib_kernel *ref
     return check_results(v, &m, row, want, got, parts, "token by token") && right;
 }
 
+/* ---- sort ---- */
+
+/* All results one after the other, as bits: first, token, expert, weight, row, failed. */
+static result run_sort(const nib_kernel *row, memory *m, nib_sort_rows a)
+{
+    const int64_t experts = a.rule->experts, rows = a.m * a.rule->top_k;
+    const int64_t count = experts + 1 + 4 * rows + 1;
+    int32_t *at = take(m, (size_t)count * sizeof *at), *lists = at + experts + 1;
+    a.to = (nib_expert_rows){.first = at,
+                             .token = lists,
+                             .expert = lists + rows,
+                             .weight = (float *)(void *)(lists + 2 * rows),
+                             .row = lists + 3 * rows};
+    a.failed = lists + 4 * rows;
+    if (!runs_on_gpu(m, row, &a))
+        row->run.sort(&a);
+    return (result){(float *)(void *)at, count};
+}
+
+/* A token's choice: the expert of its j-th row, and the weight. */
+static int64_t chosen_by(const nib_sort_rows *a, int64_t i, int64_t j, float *weight)
+{
+    const float *choice = a->choice + i * a->ldc;
+    *weight = choice[0] < 0 ? 0 : choice[a->rule->top_k + j];
+    return choice[0] < 0 ? j : (int64_t)choice[j];
+}
+
+/* Every row is one of its token's, in the order of experts, then tokens, and found from it. */
+static bool is_sorted(const nib_sort_rows *a, const result *got)
+{
+    const int64_t experts = a->rule->experts, top_k = a->rule->top_k, rows = a->m * top_k;
+    const int32_t *first = (const int32_t *)(const void *)got->values, *token = first + experts + 1,
+                  *expert = token + rows, *row = token + 3 * rows;
+    const float *weight = got->values + experts + 1 + 2 * rows;
+    if (first[0] != 0 || first[experts] != rows)
+        return false;
+    for (int64_t i = 0; i < rows; i++)
+        if (expert[i] < 0 || expert[i] >= experts || first[expert[i]] > i ||
+            first[expert[i] + 1] <= i ||
+            (i > 0 && expert[i] == expert[i - 1] && token[i] <= token[i - 1]))
+            return false;
+    int32_t failed = 0;
+    for (int64_t i = a->m; i-- > 0;) {
+        const float mark = a->choice[i * a->ldc];
+        if (mark < 0)
+            failed = (int32_t)(1 + i * NIB_EXPERTS_MAX - 1 - (int64_t)mark);
+        for (int64_t j = 0; j < top_k; j++) {
+            float want;
+            const int32_t at = row[i * top_k + j];
+            if (at < 0 || at >= rows || token[at] != i || expert[at] != chosen_by(a, i, j, &want) ||
+                weight[at] != want)
+                return false;
+        }
+    }
+    return token[4 * rows] == failed;
+}
+
+static bool check_sort(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                       int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    const nib_routing rule = {.experts = width, .top_k = 1 + below(r, nib__min(width, 8))};
+    nib_sort_rows a = {.rule = &rule, .m = rows, .ldc = 2 * rule.top_k + below(r, 3)};
+    float *choice = floats(&m, rows * a.ldc, r, VALUES_RANDOM);
+    for (int64_t i = 0; i < rows; i++) { /* ascending, each expert at most once */
+        float *own = choice + i * a.ldc;
+        for (int64_t e = 0, j = 0; e < width && j < rule.top_k; e++)
+            if (class == VALUES_EQUAL || below(r, width - e) < rule.top_k - j)
+                own[j++] = (float)e;
+        if (class == VALUES_NOT_FINITE && below(r, 3) == 0)
+            own[0] = (float)(-1 - below(r, width));
+    }
+    a.choice = choice;
+    const result want = run_sort(ref, &m, a), got = run_sort(row, &m, a),
+                 again = run_sort(row, &m, a);
+    const bool right = is_sorted(&a, &got) || broken(v, "the rows are not sorted by expert");
+    return check_results(v, &m, row, want, got, again, "run twice") && right;
+}
+
 /* ---- dispatch and combine ---- */
 
 static result run_dispatch(const nib_kernel *row, memory *m, nib_dispatch a, int64_t part)
@@ -223,6 +302,7 @@ static token_check token_check_of(nib_op op)
     case NIB_OP_ATTN: return check_attn;
     case NIB_OP_ATTN_DX: return check_attn_dx;
     case NIB_OP_ROUTE: return check_route;
+    case NIB_OP_SORT: return check_sort;
     case NIB_OP_DISPATCH: return check_dispatch;
     case NIB_OP_COMBINE: return check_combine;
     default: return NULL;

@@ -512,6 +512,91 @@ static bool check_linear_case(verdict *v, const nib_kernel *row, const nib_kerne
     return good;
 }
 
+/* ---- rows of several experts in one launch ---- */
+
+enum { EXPERTS = 3 };
+
+/* Packs the experts' weights and biases one after the other, the last first, at multiples of 64
+ * bytes; fills in where they are. */
+static char *pack_experts(memory *m, const nib_kernel *row, const nib_weight w[EXPERTS],
+                          const float *biases, int64_t places[EXPERTS][2])
+{
+    const int64_t n = w[0].n;
+    int64_t bytes = 0;
+    for (int e = EXPERTS; e-- > 0;) {
+        places[e][0] = bytes;
+        places[e][1] = nib__round_up(bytes + (int64_t)row->packing->bytes(&w[e]), 64);
+        bytes = nib__round_up(places[e][1] + n * (int64_t)sizeof *biases, 64);
+    }
+    char *out = take(m, (size_t)bytes);
+    for (int e = 0; e < EXPERTS; e++) {
+        row->packing->pack(&w[e], out + places[e][0], 0, n);
+        memcpy(out + places[e][1], biases + e * n, (size_t)n * sizeof *biases);
+    }
+    return out;
+}
+
+/* Three experts, of which one has no rows, against the reference row of each. */
+static bool check_grouped_case(verdict *v, const nib_kernel *row, const nib_kernel *ref,
+                               const linear_case *c, rng *r)
+{
+    memory m = {.count = 0};
+    const nib_kernel *quantizer = row_for(c, NIB_OP_QUANT);
+    const int64_t rows = 2 * c->m + 1, ldy = c->n + below(r, 3), idle = below(r, EXPERTS);
+    nib_weight w[EXPERTS];
+    linear_case all = *c;
+    int32_t *first = take(&m, (EXPERTS + 1) * sizeof *first),
+            *expert = take(&m, (size_t)rows * sizeof *expert);
+    int64_t(*places)[2] = take(&m, EXPERTS * sizeof *places);
+    float *factors = take(&m, EXPERTS * sizeof *factors);
+    all.m = rows, first[0] = 0;
+    for (int e = 0; e < EXPERTS; e++) {
+        make_weight(&w[e], &m, c, r);
+        factors[e] = w[e].tensor_scale != 0 ? nib__weight_factor(&w[e]) : 1;
+        const bool is_last = e == (idle == EXPERTS - 1 ? EXPERTS - 2 : EXPERTS - 1);
+        first[e + 1] = e == idle ? first[e] : is_last ? (int32_t)rows : (int32_t)(first[e] + c->m);
+        for (int32_t i = first[e]; i < first[e + 1]; i++)
+            expert[i] = e;
+    }
+    const float *x = floats(&m, rows * c->k, r, c->values),
+                *biases = floats(&m, EXPERTS * c->n, r, VALUES_RANDOM);
+    char *const slab = pack_experts(&m, row, w, biases, places);
+    nib_quant quant = make_quant(&m, &all, x, c->k);
+    quantizer->run.quant(&quant, 0, rows);
+    quant.out.sums = NULL, quant.out.fsums = NULL;
+    const nib_linear_experts experts = {.count = EXPERTS,
+                                        .first = first,
+                                        .expert = expert,
+                                        .places = &places[0][0],
+                                        .factors = factors};
+    float *got = take(&m, (size_t)(rows * ldy) * sizeof *got);
+    const nib_linear a = {.w = &w[0],
+                          .packed = slab,
+                          .x = quant.out,
+                          .y = got,
+                          .ldy = ldy,
+                          .bias = c->bias ? (const float *)(void *)slab : NULL,
+                          .experts = &experts};
+    bool good = runs_on_gpu(&m, row, &a) && gpu_held(v);
+    for (int e = 0; e < EXPERTS && good; e++) {
+        linear_case part = *c;
+        part.m = first[e + 1] - first[e];
+        if (part.m == 0)
+            continue;
+        const float *own = x + first[e] * c->k;
+        const nib_quant of_part = make_quant(&m, &part, own, c->k);
+        quantizer->run.quant(&of_part, 0, part.m);
+        const nib_linear one = {
+            .w = &w[e], .x = of_part.out, .ldy = ldy, .bias = c->bias ? biases + e * c->n : NULL};
+        good = rows_equal(v, "an expert of several", got + first[e] * ldy,
+                          run_linear(&m, ref, one, c->n), &part, ldy, tolerance_of(row),
+                          sizes_of_sums(&m, &one, own));
+    }
+    good = good && (guards_hold(&m) || broken(v, "wrote outside its memory"));
+    release(&m);
+    return good;
+}
+
 /* ---- cases from the row's conditions ---- */
 
 static int64_t step_of(const nib_kernel *row, nib_fact fact)
@@ -667,7 +752,7 @@ enum { PRODUCTS = 28, PRODUCTS_EMULATED = 5 /* one for each number of tokens */ 
 static bool check_products(verdict *v, const nib_kernel *row, const nib_kernel *ref,
                            const nib_query *where, int wanted, uint64_t seed)
 {
-    enum { TRIES = 1200 };
+    enum { TRIES = 1200, EVERY = 3 /* cases: each has programs of its own */ };
     rng r = {seed};
     for (int t = 0; t < TRIES && v->cases < wanted; t++) {
         linear_case c = random_case(row, t, &r);
@@ -681,9 +766,14 @@ static bool check_products(verdict *v, const nib_kernel *row, const nib_kernel *
             continue;
         if (!nib__kernel_holds(ref, &q, true))
             return broken(v, "its reference %s does not take what it takes", ref->name);
-        const bool good = row->op == NIB_OP_QUANT        ? check_quant_case(v, row, ref, &c, &r)
-                          : row->op == NIB_OP_NORM_QUANT ? check_normed_case(v, row, &c, &r)
-                                                         : check_linear_case(v, row, ref, &c, &r);
+        bool good = row->op == NIB_OP_QUANT        ? check_quant_case(v, row, ref, &c, &r)
+                    : row->op == NIB_OP_NORM_QUANT ? check_normed_case(v, row, &c, &r)
+                                                   : check_linear_case(v, row, ref, &c, &r);
+        if (good && row->grouped && row->gpu != NULL && c.scheme.act != NIB_ACT_I8_STATIC &&
+            v->cases % EVERY == 0) {
+            rng own = {r.state};
+            good = check_grouped_case(v, row, ref, &c, &own);
+        }
         if (!good) {
             char said[160], text[sizeof v->text];
             snprintf(text, sizeof text, "%s", v->text);

@@ -110,7 +110,7 @@ static bool check_swiglu(verdict *v, const nib_kernel *row, const nib_kernel *re
                     .alpha = 1.702F,
                     .limit = 0.5F,
                     .activation = below(r, 2) != 0 ? NIB_GELU_TANH : NIB_SILU};
-    if (row->gpu == NULL && a.up != NULL && below(r, 3) == 0)
+    if (a.up != NULL && below(r, 3) == 0)
         a.activation = NIB_SWIGLU_CLAMPED;
     const result want = run_swiglu(ref, &m, a, false, rows),
                  got = run_swiglu(row, &m, a, false, rows),
@@ -586,7 +586,7 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     a.ldq = a.heads * dim + below(r, 3), a.ldo = a.heads * dim + below(r, 3);
     a.q = floats(&m, rows * a.ldq, r, class);
     a.window = any_window(r), a.cap = any_cap(r);
-    a.sinks = row->gpu == NULL ? floats_or_none(&m, a.heads, r) : NULL;
+    a.sinks = floats_or_none(&m, a.heads, r);
     int32_t *sequence = take(&m, (size_t)rows * sizeof *sequence),
             *position = take(&m, (size_t)rows * sizeof *position);
     const bool is_prompt = next(r) % 2 != 0; /* the next positions of one sequence */

@@ -82,7 +82,7 @@ static float value(rng *r, value_class class, int64_t index)
 
 /* ---- memory between guards, poisoned ---- */
 
-enum { GUARD = 128, PIECES_MAX = 64, GUARD_BYTE = 0xa5 };
+enum { GUARD = 128, PIECES_MAX = 128, GUARD_BYTE = 0xa5 };
 
 typedef struct memory {
     struct {

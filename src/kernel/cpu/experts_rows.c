@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of the operations around a mixture's experts: choosing them, copying tokens to them, and
- * adding what they return. The plain C of route and combine is experts_body.h, as for every
- * instruction set; dispatch only moves data and has one version. The experts' own products are rows
- * of LINEAR, a row for each expert.
+ * Rows of the operations around a mixture's experts: choosing them, listing their rows, copying
+ * tokens to them, and adding what they return. The plain C of route and combine is experts_body.h,
+ * as for every instruction set; sort and dispatch only move data and have one version. The experts'
+ * own products are rows of LINEAR, a row for each expert.
  */
 #include "experts_rows.h"
 
@@ -12,6 +12,38 @@
 
 #define NIB_EXPERTS(name) nib__experts_##name##__ref
 #include "experts_body.h"
+
+static void sort_ref(const nib_sort_rows *a)
+{
+    const int64_t experts = a->rule->experts, top_k = a->rule->top_k;
+    int32_t next[NIB_EXPERTS_MAX] = {0}; /* the next row of each expert */
+    *a->failed = 0;
+    for (int64_t i = a->m; i-- > 0;) {
+        const float *choice = a->choice + i * a->ldc;
+        if (choice[0] < 0.0f)
+            *a->failed = (int32_t)(1 + i * NIB_EXPERTS_MAX + (int64_t)(-1.0f - choice[0]));
+        for (int64_t j = 0; j < top_k; j++)
+            next[choice[0] < 0.0f ? j : (int64_t)choice[j]]++;
+    }
+    int32_t all = 0;
+    for (int64_t e = 0; e < experts; e++) {
+        const int32_t count = next[e];
+        a->to.first[e] = next[e] = all;
+        all += count;
+    }
+    a->to.first[experts] = all;
+    for (int64_t i = 0; i < a->m; i++) {
+        const float *choice = a->choice + i * a->ldc;
+        const bool failed = choice[0] < 0.0f;
+        for (int64_t j = 0; j < top_k; j++) {
+            const int32_t e = failed ? (int32_t)j : (int32_t)choice[j], row = next[e]++;
+            a->to.token[row] = (int32_t)i;
+            a->to.expert[row] = e;
+            a->to.weight[row] = failed ? 0.0f : choice[top_k + j];
+            a->to.row[i * top_k + j] = row;
+        }
+    }
+}
 
 static void dispatch_ref(const nib_dispatch *a, int64_t row0, int64_t row1)
 {
@@ -46,6 +78,8 @@ static void dispatch_ref(const nib_dispatch *a, int64_t row0, int64_t row1)
 static const nib_kernel rows[] = {
     EACH_ISA(route_f32, ROUTE, LANES, route,
              "softmax or sigmoid of the router's logits, groups, top-k, weights"),
+    ROW(sort_f32, SORT, ref, 90, EXACT, NIB_NO_CONDS, NULL, sort, sort_ref,
+        "lists the rows of each expert, tokens ascending"),
     ROW(dispatch_f32, DISPATCH, ref, 90, EXACT, NIB_NO_CONDS, NULL, dispatch, dispatch_ref,
         "copies each token to the rows of its experts, which lie together"),
     EACH_ISA(combine_f32, COMBINE, EXACT, combine,

@@ -4,13 +4,14 @@
  * positions, each of BLOCK work-items scores one position, then sums the values of its own
  * dimensions; the softmax is merged block by block. Blocks below the window (0: no window) are not
  * read. Positions below the window or past the last are skipped, not multiplied by 0, as they may
- * hold NaN.
+ * hold NaN. The sink of a head, a score without a value, is merged last.
  */
 #define ATTENTION_ARGS                                                                             \
     GLOBAL_ARG(float, q), GLOBAL_ARG(float, out), GLOBAL_ARG(uchar, keys),                         \
         GLOBAL_ARG(uchar, values), GLOBAL_ARG(int, sequence), GLOBAL_ARG(int, position),           \
-        GLOBAL_ARG(int, tables), GLOBAL_ARG(float, lse), int ldq, int ldo, int heads,              \
-        int kv_heads, int head_dim, int table_ld, int with_lse, float scale, int window, float cap
+        GLOBAL_ARG(int, tables), GLOBAL_ARG(float, lse), GLOBAL_ARG(float, sinks), int ldq,        \
+        int ldo, int heads, int kv_heads, int head_dim, int table_ld, int with_lse,                \
+        int with_sinks, float scale, int window, float cap
 #define ATTENTION_HERE                                                                             \
     GLOBAL_CONST_PTR(float, q);                                                                    \
     GLOBAL_PTR(float, out);                                                                        \
@@ -18,7 +19,8 @@
     GLOBAL_CONST_PTR(uchar, values);                                                               \
     GLOBAL_CONST_PTR(int, sequence);                                                               \
     GLOBAL_CONST_PTR(int, position);                                                               \
-    GLOBAL_CONST_PTR(int, tables)
+    GLOBAL_CONST_PTR(int, tables);                                                                 \
+    GLOBAL_CONST_PTR(float, sinks)
 
 /* The first position that a slot at `last` sees. */
 static int first_seen(int last, int window) { return window > 0 ? max(0, last + 1 - window) : 0; }
@@ -70,12 +72,16 @@ __kernel void attention(ATTENTION_ARGS)
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
+    const float sink = with_sinks != 0 ? sinks[head] : -INFINITY;
+    const float most = fmax(largest, sink), old = exp(largest - most);
+    total = with_sinks != 0 ? total * old + exp(sink - most) : total;
     for (int i = 0; i < DIMS; i++)
         if (i * BLOCK + id < head_dim)
-            out[row * (size_t)ldo + (size_t)(head * head_dim + i * BLOCK + id)] = sums[i] / total;
+            out[row * (size_t)ldo + (size_t)(head * head_dim + i * BLOCK + id)] =
+                (with_sinks != 0 ? sums[i] * old : sums[i]) / total;
     if (with_lse != 0 && id == 0) {
         GLOBAL_PTR(float, lse);
-        lse[row * (size_t)heads + (size_t)head] = largest + log(total);
+        lse[row * (size_t)heads + (size_t)head] = most + log(total);
     }
 }
 
@@ -169,11 +175,12 @@ __kernel void __launch_bounds__(WARPS *LANES, 1) attend(ATTENTION_ARGS)
         totals[warp] = total;
     }
     __syncthreads();
-    float most = -INFINITY, all = 0;
+    float most = with_sinks != 0 ? sinks[head] : -INFINITY, all = 0;
     for (int w = 0; w < WARPS; w++)
         most = fmaxf(most, mosts[w]);
     for (int w = 0; w < WARPS; w++)
         all += totals[w] * rescale(mosts[w], most);
+    all += with_sinks != 0 ? exp(sinks[head] - most) : 0.0f;
     for (int d = id; d < head_dim; d += WARPS * LANES) {
         float sum = 0;
         for (int w = 0; w < WARPS; w++)
@@ -294,12 +301,16 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
         }
         for (int t = 0; row + t < next; t++) {
             __global float *to = out + (size_t)(row + t) * (size_t)ldo + (size_t)(head * head_dim);
+            const float sink = with_sinks != 0 ? sinks[head] : -INFINITY;
+            const float most = fmax(largest[t], sink), factor = exp(largest[t] - most);
+            const float all = with_sinks != 0 ? total[t] * factor + exp(sink - most) : total[t];
             for (int i = 0; i < DIMS; i++)
                 if (i * BLOCK + id < head_dim)
-                    to[i * BLOCK + id] = sums[t][i] / total[t];
+                    to[i * BLOCK + id] =
+                        (with_sinks != 0 ? sums[t][i] * factor : sums[t][i]) / all;
             if (with_lse != 0 && id == 0) {
                 GLOBAL_PTR(float, lse);
-                lse[(size_t)(row + t) * (size_t)heads + (size_t)head] = largest[t] + log(total[t]);
+                lse[(size_t)(row + t) * (size_t)heads + (size_t)head] = most + log(all);
             }
         }
         barrier(CLK_LOCAL_MEM_FENCE);

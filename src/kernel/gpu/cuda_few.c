@@ -17,7 +17,7 @@ static int launch_few(const void *args, nib_launch out[])
     const int input = nib__gpu_input_number(&a->x, a->w->scheme.act);
     const int group = nib__cuda_group(a, &l, input);
     nib__launch_init(out, "few",
-                     nib__ceil_div(a->w->n, (int64_t)ROWS) * nib__ceil_div(a->x.m, (int64_t)TOKENS),
+                     nib__ceil_div(a->w->n, (int64_t)ROWS) * nib__gpu_token_tiles(a, TOKENS, true),
                      THREADS);
     nib__launch_option(out, "-DW=%d -DX=%d -DGROUPED=%d",
                        (int)nib__codes[a->w->scheme.code].element, input, group);
@@ -35,8 +35,8 @@ static const nib_gpu_source source_few = {.name = "few.cu"};
         .name = "linear_" types "_f32__sm80_16x8", .op = NIB_OP_LINEAR, .code = NIB_CODE_##code_,  \
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_CUDA, .conds = conds_,        \
         .arithmetic = NIB_ARITHMETIC_OTHER, .reference = "linear_" types "_f32__ref", .rank = 33,  \
-        .unit = NIB_UNIT_##unit_, .n_step = 1, .m_best = m_best_, .packing = &nib__packing_rows,   \
-        .gpu = NIB_CUDA_CODE(&source_few, launch_few),                                             \
+        .unit = NIB_UNIT_##unit_, .n_step = 1, .m_best = m_best_, .grouped = true,                 \
+        .packing = &nib__packing_rows, .gpu = NIB_CUDA_CODE(&source_few, launch_few),              \
         .note = "tensor cores of sm_80 and later, for few tokens: reads a weight once per eight"   \
     }
 #define BF16(word, code, conds, m_best)                                                            \

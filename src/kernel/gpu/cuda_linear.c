@@ -51,6 +51,7 @@ void nib__cuda_product_args(nib_launch *out, const nib_linear *a, const nib_gpu_
     nib__launch_int(out, (uintptr_t)x->f32 % 16 == 0 && x->ld % 4 == 0);
     nib__launch_int(out, act != NIB_ACT_FLOAT && block == 0);
     nib__launch_float(out, nib__gpu_weight_factor(a->w));
+    nib__gpu_expert_args(out, a);
 }
 
 /* Codes of a row that a thread loads at a time: STEP of matvec.cu. Half as many of 4 bits if all
@@ -69,11 +70,11 @@ static int launch_matvec(const void *args, nib_launch out[])
     const nib_linear *a = args;
     const nib_gpu_layout l = nib__gpu_layout(a->w);
     const int number = nib__gpu_input_number(&a->x, a->w->scheme.act),
-              tokens = a->x.m == 1 ? 1 : TOKENS;
+              tokens = nib__gpu_tokens(a) == 1 ? 1 : TOKENS;
     const int64_t step = matvec_step(a->w);
     const bool is_whole = l.groups <= 1 || a->w->scheme.group % step == 0;
     nib__launch_init(out, is_whole ? "matvec" : "matvec_any",
-                     nib__ceil_div(a->w->n, (int64_t)ROWS) * nib__ceil_div(a->x.m, (int64_t)tokens),
+                     nib__ceil_div(a->w->n, (int64_t)ROWS) * nib__gpu_token_tiles(a, tokens, true),
                      THREADS);
     nib__launch_option(out, "-DW=%d -DX=%d -DTOKENS=%d", (int)nib__codes[a->w->scheme.code].element,
                        number, tokens);
@@ -130,7 +131,7 @@ static int launch_tile_of(const nib_linear *a, nib_launch out[], int input)
     const nib_gpu_layout l = nib__gpu_layout(a->w);
     const int weight = (int)nib__codes[a->w->scheme.code].element;
     nib__launch_init(out, "tile",
-                     nib__ceil_div(a->w->n, (int64_t)TILE) * nib__ceil_div(a->x.m, (int64_t)TILE),
+                     nib__ceil_div(a->w->n, (int64_t)TILE) * nib__gpu_token_tiles(a, TILE, false),
                      THREADS);
     const int group = is_f8(input) ? f8_group(a, &l) : nib__cuda_group(a, &l, input);
     nib__launch_option(out, "-DW=%d -DX=%d -DGROUPED=%d", weight, input, group);
@@ -272,14 +273,16 @@ static const nib_cond sm100a[] = {
  * spread of the magnitudes. */
 #define F8_TOLERANCE (1.0 / 1024)
 
+/* Products of experts are not compiled for blocks of small floats, X=3. */
+#define GROUPED(act) ((act) != NIB_ACT_MX8 && (act) != NIB_ACT_MX4 && (act) != NIB_ACT_NV4)
 #define PROMPT 17 /* tokens from which on arithmetic, not memory, bounds a product */
-#define TILE_ROW(op_, name_, types, code_, act_, input_, unit_, conds_, function)                  \
+#define TILE_ROW(op_, name_, types, code_, act_, input_, unit_, conds_, function, grouped_)        \
     {                                                                                              \
         .name = name_ types "_f32__sm80", .op = NIB_OP_##op_, .code = NIB_CODE_##code_,            \
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_CUDA, .conds = conds_,        \
         .arithmetic = NIB_ARITHMETIC_OTHER, .reference = name_ types "_f32__ref", .rank = 30,      \
-        .unit = NIB_UNIT_##unit_, .n_step = 1, .m_best = PROMPT, .packing = &nib__packing_rows,    \
-        .gpu = NIB_CUDA_CODE(&source_tile, function),                                              \
+        .unit = NIB_UNIT_##unit_, .n_step = 1, .m_best = PROMPT, .grouped = grouped_,              \
+        .packing = &nib__packing_rows, .gpu = NIB_CUDA_CODE(&source_tile, function),               \
         .note = "tensor cores of sm_80 and later, for many tokens"                                 \
     }
 /* Rows for fp8 matrix units. */
@@ -296,23 +299,25 @@ static const nib_cond sm100a[] = {
     F8_ROW(LINEAR, "linear_", __VA_ARGS__), F8_ROW(LINEAR_DX, "linear_dx_", __VA_ARGS__),          \
         F8_ROW(LINEAR_DW, "linear_dw_", __VA_ARGS__)
 #define TILE_LINEAR(types, code, act, input, unit, conds)                                          \
-    TILE_ROW(LINEAR, "linear_", types, code, act, input, unit, conds, launch_tile)
+    TILE_ROW(LINEAR, "linear_", types, code, act, input, unit, conds, launch_tile,                 \
+             GROUPED(NIB_ACT_##act))
 #define TILE_F16(word, code, conds)                                                                \
     TILE_ROW(LINEAR, "linear_", "f16_" word, code, FLOAT, NIB_TYPE_F16, BF16, conds,               \
-             launch_tile_f16)
+             launch_tile_f16, false)
 #define TILE_BACKWARD(types, code, act, input)                                                     \
     TILE_ROW(LINEAR_DX, "linear_dx_", types, code, act, input, BF16, nib__cuda_groups_of_32,       \
-             launch_tile),                                                                         \
+             launch_tile, false),                                                                  \
         TILE_ROW(LINEAR_DW, "linear_dw_", types, code, act, input, BF16, nib__cuda_groups_of_32,   \
-                 launch_tile)
+                 launch_tile, false)
 
 #define MATVEC(op_, name_, types, code_, act_, input_, unit_)                                      \
     {                                                                                              \
         .name = name_ types "_f32__sm80_4x4", .op = NIB_OP_##op_, .code = NIB_CODE_##code_,        \
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_CUDA, .conds = sm80,          \
         .arithmetic = NIB_ARITHMETIC_OTHER, .reference = name_ types "_f32__ref", .rank = 35,      \
-        .unit = NIB_UNIT_##unit_, .n_step = 1, .packing = &nib__packing_rows,                      \
-        .gpu = NIB_CUDA_CODE(&source_matvec, launch_matvec),                                       \
+        .unit = NIB_UNIT_##unit_, .n_step = 1,                                                     \
+        .grouped = NIB_OP_##op_ == NIB_OP_LINEAR && GROUPED(NIB_ACT_##act_),                       \
+        .packing = &nib__packing_rows, .gpu = NIB_CUDA_CODE(&source_matvec, launch_matvec),        \
         .note = "any shape, group and scale, for few tokens"                                       \
     }
 #define LINEAR(types, code, act, input, unit)                                                      \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shared by CUDA products: the arguments, and decoding of codes in the layout "rows" (gpu_pack.h).
- * Options: W, the weight's codes, and X, the activations. cuda_linear.c sets all of these.
+ * Options: W, the weight's codes, X, the activations, and EXPERTS. cuda_linear.c sets all of these.
  *
  *   codes   [n][ldk], zeros past k       scales, zeros   [n][groups]
  *   x       [m][ldx] f32, or bf16 or bytes of codes with zeros past k
@@ -13,20 +13,52 @@
 
 #include "cuda_ptx.cuh"
 
+/* EXPERTS: the rows are those of several experts (nib_linear.experts), a block's of one. The first
+ * token of a block's tile, one of those that chose its expert, whose rows and weight the arguments
+ * then are. FEW and MANY count tiles as expert_of_few and expert_of_many of prelude.cl. */
+#ifndef EXPERTS
+#define EXPERT_ARGS
+#define TOKENS_OF_FEW(tile, tokens) const int token0 = (int)(tile) * (tokens)
+#else
+#define EXPERT_ARGS                                                                                \
+    , GLOBAL_ARG(int, firsts), GLOBAL_ARG(int, owners), GLOBAL_ARG(long, places),                  \
+        GLOBAL_ARG(float, factors), int experts
+#define INPUT_BYTES (X == INPUT_F32 ? 4 : X == INPUT_BF16 ? 2 : 1)
+#define TAKE_EXPERT(which)                                                                         \
+    int token0;                                                                                    \
+    after_previous();                                                                              \
+    const int chosen = which;                                                                      \
+    if (chosen < 0)                                                                                \
+        return;                                                                                    \
+    const size_t first_row = (size_t)firsts_base[chosen], place = (size_t)places_base[2 * chosen]; \
+    m = firsts_base[chosen + 1] - firsts_base[chosen];                                             \
+    factor = factors_base[chosen];                                                                 \
+    codes += place, scales += place, zeros += place;                                               \
+    bias = bias != NULL ? (const float *)((const uchar *)bias + places_base[2 * chosen + 1])       \
+                        : NULL;                                                                    \
+    x += first_row * (size_t)ldx * INPUT_BYTES;                                                    \
+    x_scale += first_row * (size_t)(xblock > 0 ? (k + xblock - 1) / xblock : 1);                   \
+    x_zero = x_zero != NULL ? x_zero + first_row : NULL;                                           \
+    y += first_row * (size_t)ldy
+#define TOKENS_OF_FEW(tile, tokens)                                                                \
+    TAKE_EXPERT(expert_of_few(firsts_base, owners_base, (int)(tile), tokens, &token0))
+#define TOKENS_OF_MANY(tile, tokens)                                                               \
+    TAKE_EXPERT(expert_of_many(firsts_base, experts, (int)(tile), tokens, &token0))
+#endif
+
 #define PRODUCT_ARGS                                                                               \
     GLOBAL_ARG(uchar, codes), GLOBAL_ARG(uchar, scales), GLOBAL_ARG(uchar, zeros),                 \
         GLOBAL_ARG(uchar, x), GLOBAL_ARG(float, x_scale), GLOBAL_ARG(int, x_zero),                 \
         GLOBAL_ARG(float, bias), GLOBAL_ARG(int, int_bias), GLOBAL_ARG(float, y), int m, int n,    \
         int k, int ldk, int group, int groups, int scale_type, int zero_type, int ldx, int xblock, \
-        int ldy, int x_aligned, int token_scale, float factor
+        int ldy, int x_aligned, int token_scale, float factor EXPERT_ARGS
 
 /* Before after_previous(), a kernel may read weights: the launch before it does not write them. */
 #define PRODUCT_AHEAD                                                                              \
-    const uchar *const codes = codes_base, *const scales = scales_base, *const zeros = zeros_base; \
-    const uchar *const x = x_base;                                                                 \
-    const float *const x_scale = x_scale_base, *const bias = bias_base;                            \
-    const int *const x_zero = x_zero_base, *const int_bias = int_bias_base;                        \
-    float *const y = y_base
+    const uchar *codes = codes_base, *scales = scales_base, *zeros = zeros_base, *x = x_base;      \
+    const float *x_scale = x_scale_base, *bias = bias_base;                                        \
+    const int *x_zero = x_zero_base, *const int_bias = int_bias_base;                              \
+    float *y = y_base
 #define PRODUCT_HERE                                                                               \
     PRODUCT_AHEAD;                                                                                 \
     after_previous()

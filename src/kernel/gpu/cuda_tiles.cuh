@@ -22,6 +22,17 @@ static inline int2 tile_here(int m, int n)
     return make_int2((band + place % height) * TILE, place / height * TILE);
 }
 
+/* Defines token0 and row0 of the block's tile. */
+#ifndef EXPERTS
+#define TILE_HERE                                                                                  \
+    const int2 corner = tile_here(m, n);                                                           \
+    const int token0 = corner.x, row0 = corner.y
+#else
+#define TILE_HERE                                                                                  \
+    const int row_tiles = (n + TILE - 1) / TILE, row0 = (int)blockIdx.x % row_tiles * TILE;        \
+    TOKENS_OF_MANY((int)blockIdx.x / row_tiles, TILE)
+#endif
+
 /* A thread's share of copying a tile: the same 16-byte part of its first row and of every row that
  * is a multiple of the block's rows per pass further. */
 typedef struct copies {

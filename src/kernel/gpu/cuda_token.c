@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CUDA rows for operations on rows of tokens, attention, quantizing activations and weights,
- * sampling, packing and training casts: the functions and launches of the OpenCL rows (ocl_token.c,
- * ocl_quant.c, ocl_quant_w.c, ocl_sample.c, ocl_pack.c, ocl_train.c), compiled by nvcc.
+ * CUDA rows for operations on rows of tokens, attention, experts, quantizing activations and
+ * weights, sampling, packing and training casts: the functions and launches of the OpenCL rows
+ * (ocl_token.c, ocl_experts.c, ocl_quant.c, ocl_quant_w.c, ocl_sample.c, ocl_pack.c, ocl_train.c),
+ * compiled by nvcc.
  */
 #include "cast_launches.h"
 #include "cuda_programs.h"
+#include "experts_launches.h"
 #include "gpu_pack.h"
 #include "kernel.h"
 #include "quant_launches.h"
@@ -22,8 +24,6 @@ enum {
 #define SM80 NIB_AT_LEAST(SM, 80, "its machine code begins at sm_80")
 static const nib_cond sm80[] = {SM80, NIB_COND_END};
 static const nib_cond float_cache[] = {SM80, NIB_FLOAT_CACHE, NIB_COND_END};
-static const nib_cond attends[] = {SM80, NIB_FLOAT_CACHE, NIB_NO_SINKS, NIB_COND_END};
-static const nib_cond activates[] = {SM80, NIB_NOT_CLAMPED, NIB_COND_END};
 
 static const nib_cond greedy[] = {
     SM80,
@@ -123,15 +123,21 @@ static const nib_kernel rows[] = {
     ROW("rope_f32", ROPE, OTHER, token, nib__launch_rope,
         "one thread per pair of values, half-split or interleaved"),
     OF("copy_f32", STORE_KV, float_cache, token, nib__launch_store_kv, "one thread per value"),
-    OF("swiglu_f32", SWIGLU, activates, token, nib__launch_swiglu,
-       "one thread per value; silu or tanh GELU, with or without up"),
+    ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu,
+        "one thread per value; silu, tanh GELU or clamped, with or without up"),
     ROW("scale_f32", SCALE, OTHER, token, nib__launch_scale,
         "one thread per value, with or without a cap"),
     ROW("add_f32", ADD, EXACT, token, nib__launch_add, "one thread per value"),
-    OF("attn_f32", ATTN, attends, attention, launch_attention,
+    OF("attn_f32", ATTN, float_cache, attention, launch_attention,
        "two warps per head and token, or if there are few tokens 8 or 16, which take turns at 32 "
-       "positions; windows and caps"),
+       "positions; windows, caps and sinks"),
     ROW("gather_f32", GATHER, EXACT, token, nib__launch_gather, "one thread per value"),
+    ROW("route_f32", ROUTE, OTHER, experts, nib__launch_route,
+        "one thread block per token; the CPU's arithmetic in its order"),
+    ROW("sort_f32", SORT, EXACT, experts, nib__launch_sort, "one thread block per expert"),
+    ROW("dispatch_f32", DISPATCH, EXACT, experts, nib__launch_dispatch, "one thread per value"),
+    ROW("combine_f32", COMBINE, EXACT, experts, nib__launch_combine,
+        "one thread per value; experts ascending"),
     QUANT(a8t, I8_TOKEN, NIB_ANY, quant_a8t, "one thread block per token"),
     QUANT(a8s, I8_STATIC, NIB_ANY, quant_a8s, "one thread block per token"),
     QUANT(a4t, I4_TOKEN, NIB_ANY, quant_a4t, "one thread block per token"),

@@ -225,7 +225,7 @@ __kernel void __launch_bounds__(THREADS, 2) few(PRODUCT_ARGS)
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const uint row_blocks = (uint)(n + ROWS - 1) / ROWS;
     const int row0 = (int)(blockIdx.x % row_blocks) * ROWS;
-    const int token0 = (int)(blockIdx.x / row_blocks) * TOKENS;
+    TOKENS_OF_FEW(blockIdx.x / row_blocks, TOKENS);
     const int w_end = ldk * WEIGHT_BITS / 8, steps = (ldk + STEP - 1) / STEP;
     const int turns = (steps - warp + WARPS - 1) / WARPS;
     const int token = token0 + lane / 4, column = token0 + lane % 4 * 2;

@@ -114,11 +114,11 @@ __kernel void tile_matrix(PRODUCT_ARGUMENTS)
 #ifdef NIB_EMULATE
     __local four_k scratch[2 * 4 * WAVE];
 #endif
-    PRODUCT_HERE;
+    PRODUCT_HERE(TILE);
     const int id = (int)get_local_id(0), wave = id / WAVE;
     const int column = id % SQUARE, line = id % WAVE / SQUARE;
     const int left = wave % 2 * SQUARE * BLOCKS, top = wave / 2 * SQUARE * BLOCKS;
-    const int row0 = (int)get_group_id(0) * TILE, token0 = (int)get_group_id(1) * TILE;
+    const int row0 = (int)get_group_id(0) * TILE;
     const int mine = id / (STEP / 8), part = id % (STEP / 8); /* what this item loads */
     const int row = min(row0 + mine, n - 1), token = min(token0 + mine, m - 1);
     four_sums exact[BLOCKS][BLOCKS];

@@ -44,6 +44,33 @@ void nib__gpu_weight_memory(nib_launch *out, const nib_gpu_layout *l, const void
     nib__launch_memory(out, address_of(packed, l->zero_offset, l->zero_type));
 }
 
+int64_t nib__gpu_tokens(const nib_linear *a)
+{
+    const int64_t rows = a->x.m;
+    return a->experts == NULL ? rows
+                              : nib__ceil_div(rows, nib__max(1, nib__min(rows, a->experts->count)));
+}
+
+int64_t nib__gpu_token_tiles(const nib_linear *a, int64_t tokens, bool is_few)
+{
+    if (a->experts == NULL)
+        return nib__ceil_div(a->x.m, tokens);
+    return is_few ? a->x.m : a->x.m / tokens + a->experts->count;
+}
+
+void nib__gpu_expert_args(nib_launch *out, const nib_linear *a)
+{
+    const nib_linear_experts *e = a->experts;
+    if (e == NULL)
+        return;
+    nib__launch_option(out, " -DEXPERTS");
+    nib__launch_memory(out, e->first);
+    nib__launch_memory(out, e->expert);
+    nib__launch_memory(out, e->places);
+    nib__launch_memory(out, e->factors);
+    nib__launch_int(out, e->count);
+}
+
 float nib__gpu_weight_factor(const nib_weight *w)
 {
     return w->tensor_scale != 0 ? nib__weight_factor(w) : 1;

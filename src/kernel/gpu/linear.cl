@@ -9,6 +9,7 @@
  *   TOKENS  matvec: tokens per work-group
  *   ROWS    matvec: outputs per work-group; ITEMS: its work-items
  *   SUBGROUPS  matvec: sub-groups reduce the sums first
+ *   EXPERTS the rows are those of several experts (nib_linear.experts), a work-group's of one
  *   DOT8    integers are multiplied by cl_khr_integer_dot_product; DOT_AMD, DOT_NIBBLES (4-bit
  *           codes): by an instruction of gfx90a; else by multiplications
  *   HALVES  tile: values are stored as halves, exactly: f16 weights and activations
@@ -349,14 +350,48 @@ static int sum_codes(eight_codes a, int sum) { return dot_codes(a, EIGHT_ONES, s
 
 /* ---- what the products share ---- */
 
+/* The work-group's first token, of `tokens`; for experts, one of those that chose its expert, whose
+ * rows and weight the arguments then are. */
+#ifndef EXPERTS
+#define EXPERT_ARGUMENTS
+#define TOKENS_HERE(tokens) const int token0 = (int)get_group_id(1) * (tokens)
+#else
+#define EXPERT_ARGUMENTS                                                                           \
+    , GLOBAL_ARG(int, firsts), GLOBAL_ARG(int, owners), GLOBAL_ARG(long, places),                  \
+        GLOBAL_ARG(float, factors), int experts
+#ifdef TOKENS
+#define EXPERT_OF(tokens) expert_of_few(firsts, owners, (int)get_group_id(1), tokens, &token0)
+#else
+#define EXPERT_OF(tokens) expert_of_many(firsts, experts, (int)get_group_id(1), tokens, &token0)
+#endif
+#define INPUT_BYTES (X == INPUT_F32 ? 4 : X == INPUT_BF16 ? 2 : 1)
+#define TOKENS_HERE(tokens)                                                                        \
+    GLOBAL_CONST_PTR(int, firsts);                                                                 \
+    GLOBAL_CONST_PTR(int, owners);                                                                 \
+    GLOBAL_CONST_PTR(long, places);                                                                \
+    GLOBAL_CONST_PTR(float, factors);                                                              \
+    int token0;                                                                                    \
+    const int chosen = EXPERT_OF(tokens);                                                          \
+    if (chosen < 0)                                                                                \
+        return;                                                                                    \
+    const size_t first_row = (size_t)firsts[chosen], place = (size_t)places[2 * chosen];           \
+    m = firsts[chosen + 1] - firsts[chosen];                                                       \
+    factor = factors[chosen];                                                                      \
+    codes += place, scales += place, zeros += place;                                               \
+    bias = (const __global float *)((const __global uchar *)bias + places[2 * chosen + 1]);        \
+    values += first_row * (size_t)ldx * INPUT_BYTES;                                               \
+    x_scale += first_row * (size_t)blocks, x_zero += first_row;                                    \
+    y += first_row * (size_t)ldy
+#endif
+
 #define PRODUCT_ARGUMENTS                                                                          \
     GLOBAL_ARG(uchar, codes), GLOBAL_ARG(uchar, scales), GLOBAL_ARG(uchar, zeros),                 \
         GLOBAL_ARG(uchar, values), GLOBAL_ARG(float, x_scale), GLOBAL_ARG(int, x_zero),            \
         GLOBAL_ARG(float, bias), GLOBAL_ARG(int, int_bias), GLOBAL_ARG(float, y), int m, int n,    \
         int k, int ldk, int group, int groups, int shift, int ldx, int blocks, int is_aligned,     \
-        int ldy, int has_bias, int has_int_bias, float factor
+        int ldy, int has_bias, int has_int_bias, float factor EXPERT_ARGUMENTS
 
-#define PRODUCT_HERE                                                                               \
+#define PRODUCT_HERE(tokens)                                                                       \
     GLOBAL_CONST_PTR(uchar, codes);                                                                \
     GLOBAL_CONST_PTR(uchar, scales);                                                               \
     GLOBAL_CONST_PTR(uchar, zeros);                                                                \
@@ -366,6 +401,7 @@ static int sum_codes(eight_codes a, int sum) { return dot_codes(a, EIGHT_ONES, s
     GLOBAL_CONST_PTR(float, bias);                                                                 \
     GLOBAL_CONST_PTR(int, int_bias);                                                               \
     GLOBAL_PTR(float, y);                                                                          \
+    TOKENS_HERE(tokens);                                                                           \
     const weight w = {codes, scales, zeros, k, group, groups, shift, WEIGHT_BYTES((size_t)ldk)};   \
     const input x = {values, x_scale, x_zero, ldx, k, blocks, is_aligned}
 
@@ -396,9 +432,8 @@ __kernel void matvec(PRODUCT_ARGUMENTS)
 #else
     __local float scratch[SUMS][ITEMS + 1], part[SUMS][PARTS + 1];
 #endif
-    PRODUCT_HERE;
-    const int id = (int)get_local_id(0);
-    const int row0 = (int)get_group_id(0) * ROWS, token0 = (int)get_group_id(1) * TOKENS;
+    PRODUCT_HERE(TOKENS);
+    const int id = (int)get_local_id(0), row0 = (int)get_group_id(0) * ROWS;
     float sums[ROWS][TOKENS];
     for (int r = 0; r < ROWS; r++)
         for (int t = 0; t < TOKENS; t++)
@@ -513,9 +548,9 @@ __kernel void tile(PRODUCT_ARGUMENTS)
 {
     /* a row per k; 65 wide so that the eight values that an item writes lie in different banks */
     __local stored of_w[STEP][TILE + 1], of_x[STEP][TILE + 1];
-    PRODUCT_HERE;
+    PRODUCT_HERE(TILE);
     const int id = (int)get_local_id(0), column = id % SIDE, line = id / SIDE;
-    const int row0 = (int)get_group_id(0) * TILE, token0 = (int)get_group_id(1) * TILE;
+    const int row0 = (int)get_group_id(0) * TILE;
     const int mine = id / (STEP / 8), k1 = id % (STEP / 8) * 8; /* what this item loads */
     const int row = min(row0 + mine, n - 1), token = min(token0 + mine, m - 1);
     float sums[EACH][EACH];
@@ -567,9 +602,9 @@ __kernel void tile(PRODUCT_ARGUMENTS)
     __local eight_codes of_w[STEP / 8][TILE + 1], of_x[STEP / 8][TILE + 1];
     __local int sums_w[STEP / 8][TILE], sums_x[STEP / 8][TILE];
     __local float scales_w[TILE], zeros_w[TILE], scales_x[TILE];
-    PRODUCT_HERE;
+    PRODUCT_HERE(TILE);
     const int id = (int)get_local_id(0), column = id % SIDE, line = id / SIDE;
-    const int row0 = (int)get_group_id(0) * TILE, token0 = (int)get_group_id(1) * TILE;
+    const int row0 = (int)get_group_id(0) * TILE;
     const int mine = id / (STEP / 8), part = id % (STEP / 8); /* what this item loads */
     const int row = min(row0 + mine, n - 1), token = min(token0 + mine, m - 1);
     float sums[EACH][EACH];

@@ -91,7 +91,8 @@ __kernel void __launch_bounds__(THREADS, AT_ONCE) matvec(PRODUCT_ARGS)
     PRODUCT_AHEAD;
     __shared__ float scratch[THREADS / 32][ROWS * TOKENS];
     const int id = (int)threadIdx.x;
-    const int row0 = (int)BLOCK_OF_ROWS * ROWS, token0 = (int)BLOCK_OF_TOKENS * TOKENS;
+    const int row0 = (int)BLOCK_OF_ROWS * ROWS;
+    TOKENS_OF_FEW(BLOCK_OF_TOKENS, TOKENS);
     const int blocks = xblock > 0 ? (k + xblock - 1) / xblock : 0;
     const bool has_zero = zero_type != VALUE_NONE, int_zero = is_int_zero(zero_type);
     sums total;
@@ -246,7 +247,7 @@ __kernel void __launch_bounds__(THREADS) matvec_any(PRODUCT_ARGS)
 {
     PRODUCT_HERE;
     const int lane = (int)threadIdx.x % 32, row = (int)(BLOCK_OF_ROWS * ROWS + threadIdx.x / 32);
-    const int token0 = (int)BLOCK_OF_TOKENS * TOKENS;
+    TOKENS_OF_FEW(BLOCK_OF_TOKENS, TOKENS);
     const int blocks = xblock > 0 ? (k + xblock - 1) / xblock : 0;
     const bool has_zero = zero_type != VALUE_NONE, int_zero = is_int_zero(zero_type);
     float total[TOKENS];

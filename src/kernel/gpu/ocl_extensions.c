@@ -47,7 +47,7 @@ static int launch_attention_sg(const void *args, nib_launch out[])
 
 #define SUBGROUPS NIB_IS(SUBGROUPS, 1, "they sum a work-group's values")
 static const nib_cond subgroups[] = {SUBGROUPS, NIB_COND_END};
-static const nib_cond attends[] = {SUBGROUPS, NIB_FLOAT_CACHE, NIB_NO_SINKS, NIB_COND_END};
+static const nib_cond attends[] = {SUBGROUPS, NIB_FLOAT_CACHE, NIB_COND_END};
 static const nib_cond dot8[] = {
     NIB_IS(DOT8, 1, "it multiplies four pairs of 8-bit codes at a time"),
     NIB_COND_END,
@@ -63,8 +63,9 @@ static const nib_cond fp16[] = {
         .name = name_ "__" target, .op = NIB_OP_##op_, .code = code_, .act = act_,                 \
         .input = input_, .device = NIB_DEVICE_OPENCL, .conds = conds_,                             \
         .arithmetic = NIB_ARITHMETIC_OTHER, .reference = name_ "__ref", .rank = rank_,             \
-        .unit = NIB_UNIT_##unit_, .n_step = 1, .packing = packing_,                                \
-        .gpu = &(const nib_gpu_code){&nib__source_##file, function}, .note = words                 \
+        .unit = NIB_UNIT_##unit_, .n_step = 1, .grouped = NIB_OP_##op_ == NIB_OP_LINEAR,           \
+        .packing = packing_, .gpu = &(const nib_gpu_code){&nib__source_##file, function},          \
+        .note = words                                                                              \
     }
 #define TOKEN(name, op, conds, file, function, words)                                              \
     ROW(name, "ocl_sg", op, NIB_ANY, NIB_ANY, NIB_ANY, conds, 38, F32, NULL, file, function, words)

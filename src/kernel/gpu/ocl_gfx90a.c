@@ -58,7 +58,8 @@ static const nib_cond gfx90a_dot4[] = {
         .name = name_ types "_f32__ocl_gfx90a" tile, .op = NIB_OP_##op_, .code = NIB_CODE_##code_, \
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_OPENCL, .conds = conds_,      \
         .arithmetic = NIB_ARITHMETIC_OTHER, .reference = name_ types "_f32__ref", .rank = rank_,   \
-        .unit = NIB_UNIT_##unit_, .n_step = 1, .packing = &nib__packing_rows,                      \
+        .unit = NIB_UNIT_##unit_, .n_step = 1, .grouped = NIB_OP_##op_ == NIB_OP_LINEAR,           \
+        .packing = &nib__packing_rows,                                                             \
         .gpu = &(const nib_gpu_code){&nib__source_gfx90a, function},                               \
         .note = words "; emulated and compiled only, not yet run on a device"                      \
     }

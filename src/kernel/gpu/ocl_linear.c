@@ -64,15 +64,16 @@ bool nib__ocl_is_tile(const nib_launch *launch) { return strcmp(launch->function
 static void init_product(nib_launch *out, const nib_linear *a, const nib_gpu_layout *l)
 {
     const nib_scheme *s = &a->w->scheme;
-    const bool is_few = a->x.m <= FEW;
-    const int tokens = matvec_tokens(a->x.m);
+    const int64_t m = nib__gpu_tokens(a);
+    const bool is_few = m <= FEW;
+    const int tokens = matvec_tokens(m);
     const int x = nib__gpu_input_number(&a->x, s->act);
     const bool is_integer = x == NIB_INPUT_I8 && nib__ocl_steps_whole(a->w);
     const int block = (int)nib__act_block(s->act);
     nib__launch_init(out, is_few ? "matvec" : "tile",
                      nib__ceil_div(a->w->n, is_few ? (int64_t)ROWS : TILE),
                      is_few ? ITEMS : TILE_ITEMS);
-    out->groups[1] = nib__ceil_div(a->x.m, is_few ? (int64_t)tokens : TILE);
+    out->groups[1] = nib__gpu_token_tiles(a, is_few ? (int64_t)tokens : TILE, is_few);
     add_weight_options(out, l, a->w);
     nib__launch_option(out, " -DX=%d -DXBLOCK=%d -DTOKEN_SCALE=%d", x, block,
                        s->act != NIB_ACT_FLOAT && block == 0);
@@ -107,6 +108,7 @@ int nib__ocl_linear(const void *args, nib_launch out[])
     nib__launch_int(out, a->bias != NULL);
     nib__launch_int(out, a->int_bias != NULL);
     nib__launch_float(out, nib__gpu_weight_factor(a->w));
+    nib__gpu_expert_args(out, a);
     return 1;
 }
 
@@ -136,7 +138,7 @@ static int launch_embed(const void *args, nib_launch out[])
         .act = NIB_ACT_##act_, .input = input_, .device = NIB_DEVICE_OPENCL,                       \
         .conds = NIB_NO_CONDS, .arithmetic = NIB_ARITHMETIC_OTHER,                                 \
         .reference = "linear_" types "_f32__ref", .rank = 40, .unit = NIB_UNIT_F32, .n_step = 1,   \
-        .packing = &nib__packing_rows,                                                             \
+        .grouped = true, .packing = &nib__packing_rows,                                            \
         .gpu = &(const nib_gpu_code){&nib__source_linear, nib__ocl_linear},                        \
         .note = "any OpenCL 1.2 device, any shape, group, scale and zero point"                    \
     }

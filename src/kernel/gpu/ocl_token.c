@@ -93,8 +93,10 @@ int nib__launch_swiglu(const void *args, nib_launch out[])
     nib__launch_int(out, a->width);
     nib__launch_int(out, a->ld);
     nib__launch_int(out, a->ldo);
-    nib__launch_int(out, a->activation == NIB_GELU_TANH);
+    nib__launch_int(out, a->activation);
     nib__launch_int(out, a->up != NULL);
+    nib__launch_float(out, a->alpha);
+    nib__launch_float(out, a->limit);
     return 1;
 }
 
@@ -153,6 +155,7 @@ int nib__launch_attention(const void *args, nib_launch out[])
     nib__launch_memory(out, a->position);
     nib__launch_memory(out, a->cache.tables);
     nib__launch_memory(out, a->lse);
+    nib__launch_memory(out, a->sinks);
     nib__launch_int(out, a->ldq);
     nib__launch_int(out, a->ldo);
     nib__launch_int(out, a->heads);
@@ -160,6 +163,7 @@ int nib__launch_attention(const void *args, nib_launch out[])
     nib__launch_int(out, a->cache.head_dim);
     nib__launch_int(out, a->cache.table_ld);
     nib__launch_int(out, a->lse != NULL);
+    nib__launch_int(out, a->sinks != NULL);
     nib__launch_float(out, a->scale);
     nib__launch_int(out, nib__min(a->window, INT32_MAX));
     nib__launch_float(out, a->cap);
@@ -189,8 +193,6 @@ static int launch_norm(const void *args, nib_launch out[])
 
 static const nib_cond any_device[] = {NIB_COND_END};
 static const nib_cond float_cache[] = {NIB_FLOAT_CACHE, NIB_COND_END};
-static const nib_cond attends[] = {NIB_FLOAT_CACHE, NIB_NO_SINKS, NIB_COND_END};
-static const nib_cond activates[] = {NIB_NOT_CLAMPED, NIB_COND_END};
 
 #define ROW(name_, op_, numbers_, conditions, file, function, words)                               \
     {                                                                                              \
@@ -208,13 +210,14 @@ static const nib_kernel rows[] = {
         "one work-item per pair of values, half-split or interleaved"),
     ROW("copy_f32", STORE_KV, OTHER, float_cache, token, nib__launch_store_kv,
         "one work-item per value"),
-    ROW("swiglu_f32", SWIGLU, OTHER, activates, token, nib__launch_swiglu,
-        "one work-item per value; silu or tanh GELU, with or without up"),
+    ROW("swiglu_f32", SWIGLU, OTHER, any_device, token, nib__launch_swiglu,
+        "one work-item per value; silu, tanh GELU or clamped, with or without up"),
     ROW("scale_f32", SCALE, OTHER, any_device, token, nib__launch_scale,
         "one work-item per value, with or without a cap"),
     ROW("add_f32", ADD, EXACT, any_device, token, nib__launch_add, "one work-item per value"),
-    ROW("attn_f32", ATTN, OTHER, attends, attention, nib__ocl_attention,
-        "one work-group per head and token, or eight tokens if there are many; windows and caps"),
+    ROW("attn_f32", ATTN, OTHER, float_cache, attention, nib__ocl_attention,
+        "one work-group per head and token, or eight tokens if there are many; windows, caps and "
+        "sinks"),
     ROW("gather_f32", GATHER, EXACT, any_device, token, nib__launch_gather,
         "one work-item per value"),
 };

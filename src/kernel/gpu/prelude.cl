@@ -241,6 +241,36 @@ static float load_value(const __global uchar *from, size_t i, int type)
 #define GROUPS_OF(width) (((width) + GROUP - 1) / GROUP)
 #define COLUMN_OF(width) (PART_OF_GROUP(GROUPS_OF(width)) * GROUP + (int)get_local_id(0))
 
+/* ---- rows sorted by expert (nib_expert_rows), in tiles of `tokens` rows of one expert each. A
+ * tile's expert, or -1 if the tile has no rows; *token0: the first of its rows among the expert's
+ * ---- */
+
+/* For few rows: a tile for each row, empty unless one begins there. */
+static int expert_of_few(const __global int *first, const __global int *expert, int tile,
+                         int tokens, int *token0)
+{
+    const int e = expert[tile];
+    *token0 = tile - first[e];
+    return *token0 % tokens == 0 ? e : -1;
+}
+
+/* For many: an expert's tiles begin at first / tokens + its index, at most rows / tokens + experts
+ * in all. */
+static int expert_of_many(const __global int *first, int experts, int tile, int tokens,
+                          int *token0)
+{
+    int low = 0, high = experts - 1; /* the last expert that begins at or before the tile */
+    while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (first[middle] / tokens + middle <= tile)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    *token0 = (tile - first[low] / tokens - low) * tokens;
+    return *token0 < first[low + 1] - first[low] ? low : -1;
+}
+
 /* ---- reductions over a work-group: every work-item passes a value and gets the result ---- */
 
 #ifdef SUBGROUPS

@@ -11,6 +11,7 @@
 #define NIB_GPU_SOURCES(X)                                                                         \
     X(token, &nib__source_prelude)                                                                 \
     X(attention, &nib__source_prelude)                                                             \
+    X(experts, &nib__source_prelude)                                                               \
     X(linear, &nib__source_prelude)                                                                \
     X(gfx90a, &nib__source_linear)                                                                 \
     X(quant, &nib__source_prelude)                                                                 \

@@ -394,8 +394,7 @@ __kernel void __launch_bounds__(THREADS, 2) tile(PRODUCT_ARGS)
     DYNAMIC_SHARED(room);
     __shared__ numbers at;
     const int id = (int)threadIdx.x;
-    const int2 first = tile_here(m, n);
-    const int token0 = first.x, row0 = first.y;
+    TILE_HERE;
     const product p = {scales,
                        zeros,
                        x_scale,

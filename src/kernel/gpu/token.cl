@@ -3,6 +3,8 @@
  * Operations on rows of tokens: norm, rope, storing keys and values, swiglu, scale, add, gather.
  * Arguments and shapes are those of ops.h.
  */
+#define GELU_TANH 1 /* of nib_activation */
+#define CLAMPED 2
 
 /* One work-group per row. Not named `norm`, which CUDA defines. */
 __kernel void norm_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(float, out), GLOBAL_ARG(float, weight),
@@ -80,9 +82,9 @@ __kernel void store_kv(GLOBAL_ARG(float, k), GLOBAL_ARG(float, v), GLOBAL_ARG(uc
     store_typed(values, (side + (size_t)(at % BLOCK)) * (size_t)head_dim + (size_t)d, CACHE, value);
 }
 
-/* One work-item per element of a row; tanh GELU or silu. */
+/* One work-item per element of a row. kind: nib_activation; alpha and limit: of the clamped one. */
 __kernel void swiglu(GLOBAL_ARG(float, gate), GLOBAL_ARG(float, up), GLOBAL_ARG(float, out),
-                     int width, int ld, int ldo, int is_gelu, int has_up)
+                     int width, int ld, int ldo, int kind, int has_up, float alpha, float limit)
 {
     GLOBAL_CONST_PTR(float, gate);
     GLOBAL_CONST_PTR(float, up);
@@ -91,11 +93,18 @@ __kernel void swiglu(GLOBAL_ARG(float, gate), GLOBAL_ARG(float, up), GLOBAL_ARG(
     const size_t row = ROW_OF_GROUP(GROUPS_OF(width));
     if (i >= width)
         return;
-    const float g = gate[row * (size_t)ld + (size_t)i];
+    const float of_gate = gate[row * (size_t)ld + (size_t)i];
+    const float of_up = has_up ? up[row * (size_t)ld + (size_t)i] : 1.0f;
+    /* not fmin() and fmax(), which drop a NaN */
+    const float low = limit < of_up ? limit : of_up;
+    const float u = kind == CLAMPED ? (-limit > low ? -limit : low) + 1.0f : of_up;
+    const float g = kind == CLAMPED && limit < of_gate ? limit : of_gate;
     /* 2 sqrt(2 / pi) (g + 0.044715 g^3) */
-    const float power = is_gelu ? g * (0.0713548163f * (g * g) + 1.59576912f) : g;
+    const float power = kind == GELU_TANH ? g * (0.0713548163f * (g * g) + 1.59576912f)
+                        : kind == CLAMPED ? alpha * g
+                                          : g;
     const float value = g / (1.0f + exp(-power));
-    out[row * (size_t)ldo + (size_t)i] = has_up ? value * up[row * (size_t)ld + (size_t)i] : value;
+    out[row * (size_t)ldo + (size_t)i] = has_up ? u * value : value;
 }
 
 __kernel void scale(GLOBAL_ARG(float, x), GLOBAL_ARG(float, out), int width, int ldx, int ldo,

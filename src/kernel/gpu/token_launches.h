@@ -11,9 +11,6 @@
 enum { NIB_OCL_GROUP = 64 }; /* work-items of a group on OpenCL, of which some share a row */
 
 /* The condition of rows that write or read the KV cache. */
-/* What the rows of GPUs lack. */
-#define NIB_NO_SINKS NIB_IS(SINKS, 0, "its softmax has no sinks")
-#define NIB_NOT_CLAMPED NIB_IS(CLAMPED, 0, "it has silu and tanh GELU")
 #define NIB_FLOAT_CACHE                                                                            \
     NIB_ONE_OF(CACHE, NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16),      \
                "it keeps keys and values as floats")
