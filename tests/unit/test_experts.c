@@ -108,6 +108,20 @@ static void damage(const char *directory, const char *tensor, int64_t at, uint16
     nib__release(&a, text);
 }
 
+/* The same error from a device, after the pass. */
+static void refuse_on_device(const char *directory, const nib_slot slots[2], const char *text)
+{
+    nib_err err;
+    const float *logits;
+    opened o = must_open(&(open_how){.path = directory, .dtype = "f32", .device = "opencl"});
+    for (size_t count = 2; count > 0; count--) {
+        assert_int_equal(nib_session_step(o.session, slots, count, &logits, &err), NIB_BAD_INPUT);
+        assert_string_equal(err.text, text);
+        assert_int_equal(nib_session_length(o.session, 0), 0);
+    }
+    close_opened(&o);
+}
+
 /* A stored NaN is refused at load. Weights so large that a logit overflows: an error of the step,
  * and the sequence is as before. */
 static void a_router_that_is_not_finite_is_an_error(void **state)
@@ -127,6 +141,8 @@ static void a_router_that_is_not_finite_is_an_error(void **state)
     refused(NIB_BAD_INPUT, nib_session_step(o.session, slots, 1, &logits, &err), &err);
     assert_int_equal(nib_session_length(o.session, 0), 0);
     close_opened(&o);
+    if (opencl_is_here())
+        refuse_on_device(directory, slots, err.text);
     drop_directory(directory);
 }
 
