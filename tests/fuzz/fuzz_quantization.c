@@ -57,8 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     nib_quantization *q = NULL;
     nib_err err = {.status = NIB_OK};
     nib__arena_init(&arena, &a, 4 << 20);
-    if (nib__quantization_parse(&q, "fuzz", (const char *)data, size, &arena, &a, NULL, &err) ==
-        NIB_OK) {
+    if (nib__quantization_parse(&q, "fuzz", (const char *)data, size, NULL, &arena, &a, NULL,
+                                &err) == NIB_OK) {
         require_quantization(q);
         nib__quantization_free(q);
     } else {

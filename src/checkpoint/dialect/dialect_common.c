@@ -40,7 +40,14 @@ static nib_status expect_grid(const nib_weight_query *q, const char *suffix, con
     if (one && t != NULL && is_one_value(t))
         return NIB_OK;
     const bool flat = t != NULL && shape[1] == 1 && t->rank == 1;
-    return nib__weight_expect(q, suffix, t, NIB_TYPE_NONE, flat ? 1 : 2, shape);
+    /* ModelOpt stores scales of blocks as [rows, 1, groups, 1] */
+    const bool spaced = t != NULL && t->rank == 4 && t->shape[1] == 1 && t->shape[3] == 1;
+    const int64_t wide[4] = {shape[0], 1, shape[1], 1};
+    return nib__weight_expect(q, suffix, t, NIB_TYPE_NONE,
+                              flat     ? 1
+                              : spaced ? 4
+                                       : 2,
+                              spaced ? wide : shape);
 }
 
 nib_status nib__weight_read_grid(const nib_weight_query *q, const char *suffix, nib_type type)
