@@ -268,7 +268,20 @@ static bool is_plain_dialect(const char *name)
            strcmp(name, "stacked") == 0;
 }
 
-/* Reports linear layers stored as codes where the config says floats, and vice versa. */
+/* Whether the module is a linear layer of a decoder layer under one of the usual names, or a
+ * router. */
+static bool is_known_linear(const char *module, bool *router)
+{
+    static const char *const ends[] = {"_proj", ".w1", ".w2", ".w3"};
+    *router = nib__ends_with(module, ".gate");
+    bool found = *router;
+    for (size_t i = 0; i < COUNT(ends); i++)
+        found = found || nib__ends_with(module, ends[i]);
+    return found && strncmp(module, "model.layers.", 13) == 0;
+}
+
+/* Reports linear layers stored as codes where the config says floats, and vice versa. Configs that
+ * do not mention a router leave it alone all the same. */
 static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
 {
     const nib_quantization *coding = cp->coding;
@@ -278,8 +291,8 @@ static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
         return NIB_OK;
     for (size_t i = 0; i < cp->module_count; i++) {
         const char *module = cp->modules[i];
-        bool kept;
-        if (strncmp(module, "model.layers.", 13) != 0 || !nib__ends_with(module, "_proj"))
+        bool kept, router;
+        if (!is_known_linear(module, &router))
             continue;
         const nib_status status = nib__quantization_keeps(&kept, coding, module, err);
         if (status != NIB_OK)
@@ -290,7 +303,7 @@ static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
         const bool is_plain = is_plain_dialect(dialect);
         if (kept && !is_plain)
             coded_first = coded++ == 0 ? module : coded_first;
-        else if (!kept && is_plain && !coding->kept_unknown)
+        else if (!kept && is_plain && !router && !coding->kept_unknown)
             plain_first = plain++ == 0 ? module : plain_first;
     }
     add_mismatch(cp, coded_first, "floats", "codes", coded);
@@ -308,6 +321,8 @@ static void check_method(nib_checkpoint *cp)
         return;
     if (cp->coding->method == NIB_METHOD_COMPRESSED)
         method = "compressed-tensors"; /* older files have another spelling */
+    if (cp->coding->method == NIB_METHOD_FP8)
+        method = "fp8"; /* also of "fbgemm_fp8" */
     for (size_t i = 0; i < cp->module_count; i++) {
         const char *dialect = nib__checkpoint_dialect(cp, cp->modules[i]);
         if (dialect == NULL || is_plain_dialect(dialect) || strcmp(dialect, method) == 0)

@@ -318,6 +318,18 @@ static const member top_members[] = {
 };
 #undef AT
 
+/* After a KEY: reads FBGEMM's upper bound of the activations that a scale covers. */
+static void read_limit(nib_json *json, double *out)
+{
+    double limit;
+    if (nib__json_next(json) == NIB_JSON_NULL)
+        return;
+    if (json->event != NIB_JSON_NUMBER || !nib__json_double(json, &limit) || limit <= 0)
+        nib__json_fail(json, "\"activation_scale_ub\" must be a positive number");
+    else
+        *out = limit;
+}
+
 /* After a KEY: whether its value is an object with members, or another non-null value. Such a value
  * means a change to the weights that the codes do not show. */
 static bool has_members(nib_json *json)
@@ -478,6 +490,8 @@ static void read_members(reader *r, words *w)
             read_targets(r, "ignored_layers", &r->q->kept);
         } else if (nib__json_is(json, "modules_in_block_to_quantize")) {
             r->q->kept_unknown = nib__json_skip(json);
+        } else if (nib__json_is(json, "activation_scale_ub")) {
+            read_limit(json, &r->q->act_limit);
         } else if (nib__json_is(json, "lm_head")) {
             nib__json_skip(json); /* the tensors show it; check_kept looks at the layers only */
         } else if (!read_modelopt_member(r, w) &&
@@ -515,6 +529,7 @@ static const struct {
     {"gptq", NIB_METHOD_GPTQ, NULL},
     {"awq", NIB_METHOD_AWQ, NULL},
     {"fp8", NIB_METHOD_FP8, NULL},
+    {"fbgemm_fp8", NIB_METHOD_FP8, NULL},
     {"modelopt", NIB_METHOD_MODELOPT, NULL},
     {"bitsandbytes", NIB_METHOD_NONE, "transformers with bitsandbytes"},
     {"bitsandbytes_4bit", NIB_METHOD_NONE, "transformers with bitsandbytes"},
@@ -526,7 +541,6 @@ static const struct {
     {"vptq", NIB_METHOD_NONE, "transformers with vptq"},
     {"aqlm", NIB_METHOD_NONE, "transformers with aqlm"},
     {"higgs", NIB_METHOD_NONE, "transformers with flute"},
-    {"fbgemm_fp8", NIB_METHOD_NONE, "transformers with fbgemm-gpu"},
     {"fp_quant", NIB_METHOD_NONE, "transformers with fp_quant"},
     {"bitnet", NIB_METHOD_NONE, "transformers"},
     {"quark", NIB_METHOD_NONE, "transformers with amd-quark"},
@@ -564,7 +578,7 @@ static nib_status check_method(reader *r, const words *w, bool *reads_all)
     return nib__fail(
         r->err, NIB_UNSUPPORTED,
         "%s: quantization_config: quant_method \"%s\" is unknown; nibble reads nibble, "
-        "torchao, compressed-tensors, gptq, awq, fp8, modelopt and mxfp4",
+        "torchao, compressed-tensors, gptq, awq, fp8, fbgemm_fp8, modelopt and mxfp4",
         r->json.name, nib__escape_name(shown, sizeof shown, w->method, strlen(w->method)));
 }
 

@@ -64,6 +64,7 @@ typedef struct nib_quantization {
     /* FP8 */
     int64_t block[2]; /* 0: no blocks */
     char act[NIB_WORD];
+    double act_limit; /* FBGEMM clips larger activations; 0: none are clipped */
 } nib_quantization;
 
 /* text: the JSON object. name: file name for messages. method: its quant_method, or NULL if the

@@ -4,18 +4,13 @@
  * model whose weights are encoded here by the definition of the format has the logits of the same
  * values in f32, with the stored codes and under --strict.
  */
+#include "checkpoint_build.h"
 #include "ledger_lines.h"
+#include "nibble_tools.h"
+#include "quantization.h"
 #include "session.h"
 
-#include "safetensors_build.h"
-
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
-
-#include "refused.h"
 
 enum { GROUP = 32, BYTES_MAX = 1 << 20, CONFIG_MAX = 4096 };
 
@@ -361,7 +356,7 @@ static void encode_mixed(file *f, const encoded *w)
     "\"quant_algo\":\"" algorithm "\",\"kv_cache_quant_algo\":null,\"exclude_modules\":[" EXCLUDED \
     "]" more "}}"
 
-typedef enum scope { ALL, EXPERTS_ONLY } scope;
+typedef enum scope { ALL, EXPERTS_ONLY, ROUTERS_TOO } scope;
 
 static const struct dialect {
     const char *name;
@@ -450,9 +445,9 @@ static bool ends_with(const char *name, const char *end)
 static bool is_coded(const struct family *family, const struct dialect *d,
                      const nib_graph_weight *w)
 {
-    if (w->layer < 0 || ends_with(w->name, family->router))
+    if (w->layer < 0 || (d->scope != ROUTERS_TOO && ends_with(w->name, family->router)))
         return false;
-    return d->scope == ALL || w->experts > 1;
+    return d->scope != EXPERTS_ONLY || w->experts > 1;
 }
 
 static void write_floats(file *f, const char *module, const char *suffix, int64_t n, int64_t k,
@@ -584,9 +579,37 @@ static void expect_codes(const opened *o, const struct family *family, const str
             assert_string_equal(nib__checkpoint_dialect(o->model->net.checkpoint, layer->name),
                                 d->stored);
         } else if (ends_with(layer->name, family->router)) {
-            assert_int_equal(plan->layers[i].done.code, NIB_CODE_F32);
+            assert_int_equal(plan->layers[i].done.code,
+                             d->scope == ROUTERS_TOO ? d->code : NIB_CODE_F32);
         }
     }
+}
+
+static nib_status drop(void *ctx, const char *text, size_t size)
+{
+    (void)ctx, (void)text, (void)size;
+    return NIB_OK;
+}
+
+/* Written as Nibble stores them, the codes give the same bits. */
+static void check_converted(const opened *from, const float *wanted, const char *name)
+{
+    char directory[256], out[300];
+    const nib_sink sink = {.write = drop};
+    opened o;
+    nib_err err;
+    snprintf(out, sizeof out, "%s/converted", make_directory(directory));
+    const nib_convert_options options = {.out = out, .format = "nibble"};
+    if (nib_convert(from->model, &options, NIB_FORM_TEXT, &sink, &err) != NIB_OK ||
+        try_strict(&o, out, "weight-only", true, &err) != NIB_OK)
+        fail_msg("%s, converted: %s", name, err.text);
+    float *const got = logits_of(&o, false);
+    if (memcmp(got, wanted, sizeof *got * (size_t)(TOKENS * nib_session_vocab(o.session))) != 0)
+        fail_msg("%s, converted: other logits", name);
+    free(got);
+    close_opened(&o);
+    drop_directory(out);
+    drop_directory(directory);
 }
 
 static void check_form(const struct family *family, const struct dialect *d)
@@ -608,6 +631,7 @@ static void check_form(const struct family *family, const struct dialect *d)
     const double error = relative_error(batch, wanted, count);
     if (!(error <= 1e-5))
         fail_msg("%s, %s: relative error %g", family->name, d->name, error);
+    check_converted(&got, batch, d->name);
     free(wanted), free(batch), free(alone);
     close_opened(&got);
     close_opened(&want);
@@ -631,8 +655,304 @@ static void test_forms(void **state)
             check_form(&families[f], &dialects[d]);
 }
 
+/* A router that a tool has quantized runs with its stored codes. A config that says it stays floats
+ * is contradicted: refused, or said where the tensors describe themselves. */
+static void test_quantized_router(void **state)
+{
+    (void)state;
+    static const struct dialect coded[] = {
+        {"FP8 of a router",
+         CT_LINEAR("float-quantized", FLOAT8 ",\"strategy\":\"channel\"",
+                   ",\"input_activations\":{" FLOAT8 ",\"strategy\":\"token\",\"dynamic\":true}",
+                   "\"lm_head\""),
+         NULL, encode_rows, ROUTERS_TOO, NIB_CODE_E4M3, "compressed-tensors", true},
+        {"int8 of a router", "",
+         "{\"quantization\":{\"quant_algo\":\"W8A16\",\"exclude_modules\":[\"lm_head\"]}}",
+         encode_int8_rows, ROUTERS_TOO, NIB_CODE_I8, "modelopt", true},
+    };
+    static const struct dialect contradicted[] = {
+        {"FP8 of an ignored router",
+         CT_LINEAR("float-quantized", FLOAT8 ",\"strategy\":\"channel\"", "", ROUTERS), NULL,
+         encode_rows, ROUTERS_TOO, NIB_CODE_E4M3, "compressed-tensors", false},
+        {"int8 of an excluded router", "", MODELOPT("W8A16", ""), encode_int8_rows, ROUTERS_TOO,
+         NIB_CODE_I8, "modelopt", false},
+    };
+    for (size_t f = 0; f < COUNT(families); f++) {
+        for (size_t d = 0; d < COUNT(coded); d++)
+            check_form(&families[f], &coded[d]);
+        for (size_t d = 0; d < COUNT(contradicted); d++) {
+            char directory[256], plain[256];
+            opened o;
+            nib_err err;
+            make_directory(directory);
+            make_directory(plain);
+            write_model(directory, plain, &families[f], &contradicted[d]);
+            const nib_status status = try_strict(&o, directory, NULL, true, &err);
+            refused(d == 0 ? NIB_BAD_INPUT : NIB_NOT_AS_ASKED, status, &err);
+            assert_non_null(strstr(err.text, families[f].router));
+            drop_directory(directory);
+            drop_directory(plain);
+        }
+    }
+}
+
+/* ---- stacks ---- */
+
+/* Stacks of e4m3: rows with blocks, as transformers keeps them, and transposed with a scale for
+ * each output, as Llama 4's FP8 files. Each expert has the values of the definition. */
+static void test_stacks(void **state)
+{
+    (void)state;
+    enum { E = 2, I = 8, D = 16, BLOCK = 4 };
+    static uint8_t up[E * 2 * I * D], down[E * D * I], across_up[E * 2 * I * D],
+        across_down[E * D * I];
+    static float up_grid[E * 2 * I / BLOCK * D / BLOCK], down_grid[E * D / BLOCK * I / BLOCK],
+        up_rows[E * 2 * I], down_rows[E * D];
+    for (int i = 0; i < E * 2 * I * D; i++) {
+        const int e = i / (2 * I * D), row = i / D % (2 * I), k = i % D;
+        up[i] = (uint8_t)(i * 5 % 0x50);
+        across_up[e * 2 * I * D + k * 2 * I + row] = up[i];
+    }
+    for (int i = 0; i < E * D * I; i++) {
+        const int e = i / (D * I), row = i / I % D, k = i % I;
+        down[i] = (uint8_t)(0x80 + i * 7 % 0x50);
+        across_down[e * D * I + k * D + row] = down[i];
+    }
+    for (size_t i = 0; i < COUNT(up_grid); i++)
+        up_grid[i] = 0.5F + (float)i / 64;
+    for (size_t i = 0; i < COUNT(down_grid); i++)
+        down_grid[i] = 2 + (float)i / 64;
+    for (size_t i = 0; i < COUNT(up_rows); i++)
+        up_rows[i] = 1 + (float)i / 32;
+    for (size_t i = 0; i < COUNT(down_rows); i++)
+        down_rows[i] = 3 - (float)i / 32;
+#define STACKS "model.layers.0.mlp.experts."
+#define LLAMA4 "model.layers.0.feed_forward.experts."
+    const part rows[] = {
+        {STACKS "gate_up_proj", "F8_E4M3", 3, {E, 2 * I, D}, up},
+        {STACKS "gate_up_proj_scale_inv", "F32", 3, {E, 2 * I / BLOCK, D / BLOCK}, up_grid},
+        {STACKS "down_proj", "F8_E4M3", 3, {E, D, I}, down},
+        {STACKS "down_proj_scale_inv", "F32", 3, {E, D / BLOCK, I / BLOCK}, down_grid}};
+    const part across[] = {{LLAMA4 "gate_up_proj", "F8_E4M3", 3, {E, D, 2 * I}, across_up},
+                           {LLAMA4 "gate_up_proj_scale", "F32", 3, {E, 1, 2 * I}, up_rows},
+                           {LLAMA4 "down_proj", "F8_E4M3", 3, {E, I, D}, across_down},
+                           {LLAMA4 "down_proj_scale", "F32", 3, {E, D, 1}, down_rows}};
+    for (int transposed = 0; transposed < 2; transposed++) {
+        static const char *const leaves[] = {"gate_proj", "up_proj", "down_proj"};
+        made m;
+        if (make_checkpoint(
+                &m,
+                transposed
+                    ? "{\"model_type\":\"llama4\"" CODING
+                      "\"fbgemm_fp8\",\"activation_scale_ub\":1200.0,\"modules_to_not_convert\":"
+                      "[\"lm_head\"]}}"
+                    : "{\"model_type\":\"qwen3_moe\"" CODING
+                      "\"fp8\",\"activation_scheme\":\"dynamic\",\"weight_block_size\":[4,4]}}",
+                transposed ? across : rows, 4) != NIB_OK)
+            fail_msg("%s", m.err.text);
+        assert_int_equal(nib__checkpoint_module_count(m.cp), 3 * E);
+        for (int i = 0; i < 3 * E; i++) {
+            const int e = i / 3, leaf = i % 3, n = leaf == 2 ? D : I, k = leaf == 2 ? I : D;
+            char module[100];
+            float row[D];
+            nib_weight w;
+            snprintf(module, sizeof module, STACKS "%d.%s", e, leaves[leaf]);
+            if (nib__checkpoint_weight(&w, NULL, m.cp, module, NULL, &m.err) != NIB_OK)
+                fail_msg("%s", m.err.text);
+            assert_string_equal(nib__checkpoint_dialect(m.cp, module), "fp8");
+            assert_true(w.n == n && w.k == k);
+            assert_int_equal(nib__weight_check_codes(&w, module, &m.err), NIB_OK);
+            for (int r = 0; r < n; r++) {
+                const int at = leaf == 1 ? I + r : r, all = leaf == 2 ? D : 2 * I;
+                nib__weight_row(&w, r, row);
+                for (int j = 0; j < k; j++) {
+                    const uint8_t code = (leaf == 2 ? down : up)[(e * all + at) * k + j];
+                    const float *grid = leaf == 2 ? down_grid : up_grid,
+                                *whole = leaf == 2 ? down_rows : up_rows;
+                    const float scale =
+                        transposed ? whole[e * all + at]
+                                   : grid[(e * all + at) / BLOCK * (k / BLOCK) + j / BLOCK];
+                    if (row[j] != e4m3(code) * scale)
+                        fail_msg("%s: row %d, column %d", module, r, j);
+                }
+            }
+        }
+        drop_checkpoint(&m);
+    }
+    /* a code that is not a number is found in its expert */
+    across_up[1 * 2 * I * D + 5 * 2 * I + I + 3] = 0x7f; /* expert 1, row 3 of up, column 5 */
+    made m;
+    nib_weight w;
+    if (make_checkpoint(&m, "{\"model_type\":\"llama4\"" CODING "\"fbgemm_fp8\"}}", across, 4) !=
+        NIB_OK)
+        fail_msg("%s", m.err.text);
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, STACKS "1.up_proj", NULL, &m.err),
+                     NIB_OK);
+    refused(NIB_BAD_INPUT, nib__weight_check_codes(&w, STACKS "1.up_proj", &m.err), &m.err);
+    assert_int_equal(nib__checkpoint_weight(&w, NULL, m.cp, STACKS "0.up_proj", NULL, &m.err),
+                     NIB_OK);
+    assert_int_equal(nib__weight_check_codes(&w, STACKS "0.up_proj", &m.err), NIB_OK);
+    drop_checkpoint(&m);
+}
+
+/* ---- lists of modules ---- */
+
+/* ModelOpt's wildcards cross dots; a name stands for the modules below it, never for one that only
+ * begins like it. What matches nothing is said. */
+static void test_lists(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *entry, *module;
+        bool kept;
+    } cases[] = {
+        {"qwen3_moe", "model.layers.0.mlp.gate", "model.layers.0.mlp.gate", true},
+        {"qwen3_moe", "model.layers.0.mlp.gate", "model.layers.0.mlp.gate_proj", false},
+        {"qwen3_moe", "model.layers.0.mlp.gate", STACKS "0.gate_proj", false},
+        {"qwen3_moe", "*gate_proj", "model.layers.0.mlp.gate", false},
+        {"qwen3_moe", "*gate_proj", STACKS "0.gate_proj", true},
+        {"qwen3_moe", "*.mlp.gate*", "model.layers.0.mlp.gate_proj", true}, /* as it is written */
+        {"qwen3_moe", "model.layers.0.self_attn*", "model.layers.0.self_attn.q_proj", true},
+        {"qwen3_moe", "model.layers.0.self_attn", "model.layers.0.self_attn.q_proj", true},
+        {"qwen3_moe", "model.layers.0*", "model.layers.0.mlp.gate", true},
+        {"qwen3_moe", "model.layers.1*", "model.layers.0.mlp.gate", false},
+        {"qwen3_moe", "model.layers.0.mlp.experts", STACKS "11.up_proj", true},
+        {"qwen3_moe", "model.layers.0.mlp.experts.1", STACKS "11.up_proj", false},
+        {"llama4", "*.router", "model.layers.0.mlp.gate", true},
+        {"mixtral", "*block_sparse_moe.gate", "model.layers.0.block_sparse_moe.gate", true},
+        {"mixtral", "*.mlp.gate", "model.layers.0.block_sparse_moe.gate", true}, /* its new name */
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const bool mixtral = strcmp(cases[i].family, "mixtral") == 0;
+        const part one[] = {{mixtral ? "model.layers.0.block_sparse_moe.gate.weight"
+                                     : "model.layers.0.mlp.gate.weight",
+                             "BF16",
+                             2,
+                             {4, 32},
+                             NULL}};
+        char config[400];
+        made m;
+        bool kept, said = false;
+        snprintf(config, sizeof config,
+                 "{\"model_type\":\"%s\"" CODING
+                 "\"modelopt\",\"quant_algo\":\"NVFP4\",\"ignore\":[\"%s\"]}}",
+                 cases[i].family, cases[i].entry);
+        if (make_checkpoint(&m, config, one, 1) != NIB_OK)
+            fail_msg("%s", m.err.text);
+        const nib_quantization *coding = nib__checkpoint_coding(m.cp);
+        assert_int_equal(nib__quantization_keeps(&kept, coding, cases[i].module, &m.err), NIB_OK);
+        if (kept != cases[i].kept)
+            fail_msg("%s in \"%s\"", cases[i].module, cases[i].entry);
+        const nib_ledger *ledger = nib__checkpoint_ledger(m.cp);
+        for (size_t n = 0; n < ledger->note_count; n++)
+            said = said || (strstr(ledger->notes[n].text, "no weight") != NULL &&
+                            strstr(ledger->notes[n].text, cases[i].entry) != NULL);
+        assert_int_equal(nib__quantization_keeps(&kept, coding,
+                                                 mixtral ? "model.layers.0.block_sparse_moe.gate"
+                                                         : "model.layers.0.mlp.gate",
+                                                 &m.err),
+                         NIB_OK);
+        if (said == kept)
+            fail_msg("\"%s\": a note that it matches nothing is %s", cases[i].entry,
+                     said ? "wrong" : "missing");
+        drop_checkpoint(&m);
+    }
+}
+
+/* ---- bad input ---- */
+
+static void expect_modelopt(nib_status wanted, const char *coding, const char *module,
+                            const part *parts, size_t count)
+{
+    char config[700];
+    made m;
+    nib_weight w;
+    snprintf(config, sizeof config, "{\"model_type\":\"qwen3_moe\"" CODING "\"modelopt\"%s}}",
+             coding);
+    nib_status status = make_checkpoint(&m, config, parts, count);
+    if (status == NIB_OK)
+        status = nib__checkpoint_weight(&w, NULL, m.cp, module, NULL, &m.err);
+    if (wanted == NIB_OK && status != NIB_OK)
+        fail_msg("%s", m.err.text);
+    if (wanted != NIB_OK)
+        refused(wanted, status, &m.err);
+    drop_checkpoint(&m);
+}
+
+/* What a ModelOpt file lacks, or what contradicts its config, is refused with its names. */
+static void test_bad_modelopt(void **state)
+{
+    (void)state;
+#define GATE STACKS "2.gate_proj"
+#define FOURS                                                                                      \
+    {                                                                                              \
+        GATE ".weight", "U8", 2, {8, 16}, NULL                                                     \
+    }
+#define BLOCKS                                                                                     \
+    {                                                                                              \
+        GATE ".weight_scale", "F8_E4M3", 2, {8, 2}, NULL                                           \
+    }
+    static const float one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    static const float nan_scale[1] = {NAN};
+    static const char nv4[] = ",\"quant_algo\":\"NVFP4\"";
+    const part whole = {GATE ".weight_scale_2", "F32", 1, {1}, one},
+               scalar = {GATE ".weight_scale_2", "F32", 0, {0}, one},
+               no_number = {GATE ".weight_scale_2", "F32", 1, {1}, nan_scale},
+               smooth = {GATE ".pre_quant_scale", "F32", 1, {32}, NULL},
+               eights = {GATE ".weight", "F8_E4M3", 2, {8, 32}, NULL},
+               scale = {GATE ".weight_scale", "F32", 0, {0}, one},
+               rows = {GATE ".weight_scale", "F32", 1, {8}, one},
+               few = {GATE ".weight_scale", "F32", 1, {7}, one},
+               narrow = {GATE ".weight_scale", "F8_E4M3", 2, {8, 1}, NULL};
+    const struct {
+        nib_status status;
+        const char *coding;
+        part parts[4];
+    } cases[] = {
+        {NIB_OK, nv4, {FOURS, BLOCKS, whole}},
+        {NIB_OK, nv4, {FOURS, BLOCKS, scalar}},
+        {NIB_UNSUPPORTED, nv4, {FOURS, BLOCKS, {NULL}}},
+        {NIB_BAD_INPUT, nv4, {FOURS, narrow, whole}},
+        {NIB_BAD_INPUT, nv4, {FOURS, BLOCKS, no_number}},
+        {NIB_UNSUPPORTED, nv4, {FOURS, BLOCKS, whole, smooth}},
+        {NIB_BAD_INPUT, nv4, {eights, scale}},
+        {NIB_BAD_INPUT, ",\"quant_algo\":\"FP8\"", {FOURS, BLOCKS, whole}},
+        {NIB_BAD_INPUT, ",\"quant_algo\":\"NVFP4\",\"group_size\":32", {FOURS, BLOCKS, whole}},
+        {NIB_OK, ",\"quant_algo\":\"FP8\"", {eights, scale}},
+        {NIB_OK, ",\"quant_algo\":\"fp8_per_channel_per_token\"", {eights, rows}},
+        {NIB_BAD_INPUT, ",\"quant_algo\":\"FP8\"", {eights, few}},
+        {NIB_OK, nv4, {{GATE ".weight", "BF16", 2, {8, 32}, NULL}}}, /* said when it is opened */
+        /* the config */
+        {NIB_BAD_INPUT, "", {FOURS, BLOCKS, whole}},
+        {NIB_BAD_INPUT, ",\"quant_algo\":\"MIXED_PRECISION\"", {FOURS, BLOCKS, whole}},
+        {NIB_UNSUPPORTED, ",\"quant_algo\":\"W4A16_AWQ\"", {FOURS, BLOCKS, whole}},
+        {NIB_UNSUPPORTED,
+         ",\"quantized_layers\":{\"lm_head\":{\"quant_algo\":\"NVFP9\"}}",
+         {FOURS, BLOCKS, whole}},
+        {NIB_BAD_INPUT, ",\"quantized_layers\":[\"lm_head\"]", {FOURS, BLOCKS, whole}},
+        {NIB_BAD_INPUT, ",\"quantized_layers\":{\"lm_head\":\"NVFP4\"}", {FOURS, BLOCKS, whole}},
+        {NIB_BAD_INPUT, ",\"quant_algo\":\"NVFP4\",\"ignore\":\"lm_head\"", {FOURS, BLOCKS, whole}},
+        {NIB_BAD_INPUT, ",\"quant_algo\":7", {FOURS, BLOCKS, whole}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        expect_modelopt(cases[i].status, cases[i].coding, GATE, cases[i].parts, 4);
+    /* codes of a module that the config leaves alone: read as stored, and said */
+    made m;
+    const part parts[] = {FOURS, BLOCKS, whole};
+    if (make_checkpoint(&m,
+                        "{\"model_type\":\"qwen3_moe\"" CODING
+                        "\"modelopt\",\"quant_algo\":\"NVFP4\",\"ignore\":[\"*experts*\"]}}",
+                        parts, 3) != NIB_OK)
+        fail_msg("%s", m.err.text);
+    assert_int_equal(count_settings(nib__checkpoint_ledger(m.cp), "quantization-config", GATE), 1);
+    drop_checkpoint(&m);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms),
+                                       cmocka_unit_test(test_quantized_router),
+                                       cmocka_unit_test(test_stacks), cmocka_unit_test(test_lists),
+                                       cmocka_unit_test(test_bad_modelopt)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

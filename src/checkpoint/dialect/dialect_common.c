@@ -16,7 +16,8 @@ nib_status nib__weight_read_bytes(const nib_weight_query *q, const char *suffix,
     NIB_TRY(nib__weight_expect_matrix(q, suffix, codes, type));
     w->n = codes->shape[0];
     w->k = codes->shape[1];
-    w->layout = NIB_LAYOUT_BYTE;
+    w->layout = codes->stored_n > 0 ? NIB_LAYOUT_BYTE_T : NIB_LAYOUT_BYTE;
+    w->stored_n = codes->stored_n;
     w->codes = codes->data;
     w->rows = codes->rows;
     return NIB_OK;
