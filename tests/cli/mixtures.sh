@@ -67,3 +67,29 @@ tensors bad/model-00001-of-00001.safetensors names |
 check 'the shard and its index' nibble plan bad
 tensors bad/model-00001-of-00001.safetensors drop model.layers.0.mlp.experts.8.down_proj.weight
 bad 'model-00001-of-00001.safetensors: tensor "model.layers.0.mlp.experts.8.down_proj.weight" is missing*'
+
+# other engines, on the published sizes: Qwen3-30B-A3B, and gpt-oss, whose 2880 is not a multiple of 128 or 256
+verdict() { # ENGINE LAYER ARGUMENT...: "kernel verdict codes" of each of the engine's kernels
+    local engine=$1 layer=$2
+    shift 2
+    nibble plan "$@" --engine "$engine" --layer "$layer" --json | python3 -c '
+import json, sys
+layer = next(l for l in json.load(sys.stdin)["layers"] if l["name"] == sys.argv[1])
+for c in layer["candidates"]:
+    if c.get("engine"):
+        print(c["kernel"], c["verdict"], *(r["code"] for r in c["reasons"]))' "$layer" | paste -sd';'
+}
+qwen=$REPO/configs/shapes/qwen3-30b-a3b-4layers/config.json
+sed 's/"hidden_size": 64/"hidden_size": 2880/; s/"intermediate_size": [0-9]*/"intermediate_size": 2880/' "$models/gpt_oss/config.json" >oss.json
+down=model.layers.0.mlp.experts.0.down_proj
+equal 'vLLM takes int4 experts of Qwen3-30B-A3B' 'vllm.marlin_experts_down runs' "$(verdict vllm $down "$qwen" --recipe int4wo-g128 --device a100)"
+equal 'vLLM does not take int4 experts of gpt-oss' 'vllm.marlin_experts_down no n%128' "$(verdict vllm $down oss.json --recipe int4wo-g32 --device a100)"
+equal 'vLLM multiplies NVFP4 experts as such on Blackwell only' 'vllm.nvfp4_experts no sm>=100' "$(verdict vllm $down "$qwen" --recipe nvfp4 --device h100)"
+equal 'llama.cpp falls back from Q4_K for gpt-oss' 'llama.cpp.quantize_q4_k_experts no k%256;llama.cpp.quantize_q4_0_experts runs' \
+    "$(verdict llama.cpp $down oss.json --recipe int4wo-g32)"
+equal 'llama.cpp takes Qwen3-30B-A3B' 'llama.cpp.quantize_q4_k_experts runs;llama.cpp.quantize_q4_0_experts runs' \
+    "$(verdict llama.cpp $down "$qwen" --recipe int4wo-g32)"
+equal 'torchao does not see the experts' 'torchao.quantize_experts_int4 no op=linear' "$(verdict torchao $down "$qwen" --recipe int4wo-g32 --device h100)"
+equal 'ModelOpt exports them' 'modelopt.nvfp4_experts runs' "$(verdict modelopt $down "$qwen" --recipe nvfp4 --device h100)"
+equal 'rows about experts are not about attention' 'torchao.int4_weight_only runs' \
+    "$(verdict torchao model.layers.0.self_attn.q_proj "$qwen" --recipe int4wo-g32 --device h100)"

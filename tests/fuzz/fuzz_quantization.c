@@ -35,7 +35,7 @@ static void require_quantization(const nib_quantization *q)
     }
     if (q->method == NIB_METHOD_FP8)
         require((q->block[0] == 0) == (q->block[1] == 0) && q->block[0] >= 0 && q->block[1] >= 0);
-    if (q->method == NIB_METHOD_COMPRESSED)
+    if (nib__quantization_has_groups(q))
         require(q->group_count > 0);
     for (size_t i = 0; i < q->group_count; i++) {
         require(q->groups[i].name != NULL);
