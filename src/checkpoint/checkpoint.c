@@ -140,7 +140,7 @@ static nib_status read_quantization(nib_checkpoint *cp, const char *name, const 
     if (cp->quantization == NULL)
         return NIB_OK;
     NIB_TRY(nib__quantization_parse(&cp->coding, name, cp->quantization, strlen(cp->quantization),
-                                    &cp->arena, &cp->allocator, &cp->ledger, err));
+                                    NULL, &cp->arena, &cp->allocator, &cp->ledger, err));
     cp->method = cp->coding->method_name;
     return NIB_OK;
 }
@@ -158,6 +158,29 @@ static nib_status read_beside(nib_checkpoint *cp, const char *directory, const c
     NIB_TRY(nib__file_read(text, size, *path, CONFIG_MAX, &cp->allocator, err));
     cp->arena.limit += 2 * *size;
     return NIB_OK;
+}
+
+/* Reads ModelOpt's hf_quant_config.json, unless config.json has a quantization_config. */
+static nib_status read_modelopt(nib_checkpoint *cp, nib_err *err)
+{
+    char *text, a[NIB_SHOWN];
+    size_t size = 0;
+    const char *path;
+    if (cp->coding != NULL)
+        return NIB_OK;
+    NIB_TRY(read_beside(cp, cp->directory, "hf_quant_config.json", &path, &text, &size, err));
+    if (text == NULL)
+        return NIB_OK;
+    cp->quantization = nib__arena_copy(&cp->arena, text, size);
+    const nib_status status =
+        cp->quantization == NULL
+            ? nib__checkpoint_no_memory(err, path)
+            : nib__quantization_parse(&cp->coding, nib__escape_string(a, path), text, size,
+                                      "modelopt", &cp->arena, &cp->allocator, &cp->ledger, err);
+    nib__release(&cp->allocator, text);
+    if (status == NIB_OK)
+        cp->method = cp->coding->method_name;
+    return status;
 }
 
 static nib_status read_config(nib_checkpoint *cp, nib_err *err)
@@ -245,7 +268,20 @@ static bool is_plain_dialect(const char *name)
            strcmp(name, "stacked") == 0;
 }
 
-/* Reports linear layers stored as codes where the config says floats, and vice versa. */
+/* Whether the module is a linear layer of a decoder layer under one of the usual names, or a
+ * router. */
+static bool is_known_linear(const char *module, bool *router)
+{
+    static const char *const ends[] = {"_proj", ".w1", ".w2", ".w3"};
+    *router = nib__ends_with(module, ".gate");
+    bool found = *router;
+    for (size_t i = 0; i < COUNT(ends); i++)
+        found = found || nib__ends_with(module, ends[i]);
+    return found && strncmp(module, "model.layers.", 13) == 0;
+}
+
+/* Reports linear layers stored as codes where the config says floats, and vice versa. Configs that
+ * do not mention a router leave it alone all the same. */
 static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
 {
     const nib_quantization *coding = cp->coding;
@@ -255,8 +291,8 @@ static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
         return NIB_OK;
     for (size_t i = 0; i < cp->module_count; i++) {
         const char *module = cp->modules[i];
-        bool kept;
-        if (strncmp(module, "model.layers.", 13) != 0 || !nib__ends_with(module, "_proj"))
+        bool kept, router;
+        if (!is_known_linear(module, &router))
             continue;
         const nib_status status = nib__quantization_keeps(&kept, coding, module, err);
         if (status != NIB_OK)
@@ -267,7 +303,7 @@ static nib_status check_kept(nib_checkpoint *cp, nib_err *err)
         const bool is_plain = is_plain_dialect(dialect);
         if (kept && !is_plain)
             coded_first = coded++ == 0 ? module : coded_first;
-        else if (!kept && is_plain && !coding->kept_unknown)
+        else if (!kept && is_plain && !router && !coding->kept_unknown)
             plain_first = plain++ == 0 ? module : plain_first;
     }
     add_mismatch(cp, coded_first, "floats", "codes", coded);
@@ -285,6 +321,8 @@ static void check_method(nib_checkpoint *cp)
         return;
     if (cp->coding->method == NIB_METHOD_COMPRESSED)
         method = "compressed-tensors"; /* older files have another spelling */
+    if (cp->coding->method == NIB_METHOD_FP8)
+        method = "fp8"; /* also of "fbgemm_fp8" */
     for (size_t i = 0; i < cp->module_count; i++) {
         const char *dialect = nib__checkpoint_dialect(cp, cp->modules[i]);
         if (dialect == NULL || is_plain_dialect(dialect) || strcmp(dialect, method) == 0)
@@ -300,22 +338,24 @@ static void check_method(nib_checkpoint *cp)
                                   count, stored, nib__escape_string(b, first));
 }
 
-/* Notes entries of the list of modules to leave alone that name none. */
+/* Notes entries of lists of modules that name none. */
 static nib_status report_unmatched(nib_checkpoint *cp, nib_err *err)
 {
-    const char *first = NULL;
-    size_t count;
+    nib_unmatched found[2]; /* kept, coded */
     char a[NIB_SHOWN];
-    const nib_status status = nib__quantization_unmatched(&count, &first, cp->coding, cp->modules,
-                                                          cp->module_count, &cp->arena, err);
+    const nib_status status = nib__quantization_unmatched(
+        &found[0], &found[1], cp->coding, cp->modules, cp->module_count, &cp->arena, err);
     if (status != NIB_OK)
         return nib__fail_in(err, status, "config.json: quantization_config");
-    if (count != 0)
-        nib__ledger_add_note(&cp->ledger, "checkpoint",
-                             "%zu entr%s of quantization_config's list of modules to leave "
-                             "unquantized match%s no weight here; the first is %s",
-                             count, count == 1 ? "y" : "ies", count == 1 ? "es" : "",
-                             nib__escape_string(a, first));
+    for (int i = 0; i < 2; i++)
+        if (found[i].count != 0)
+            nib__ledger_add_note(&cp->ledger, "checkpoint",
+                                 "%zu entr%s of quantization_config's list of modules %s match%s "
+                                 "no weight here; the first is %s",
+                                 found[i].count, found[i].count == 1 ? "y" : "ies",
+                                 i == 0 ? "to leave unquantized" : "that are quantized",
+                                 found[i].count == 1 ? "es" : "",
+                                 nib__escape_string(a, found[i].first));
     return NIB_OK;
 }
 
@@ -383,6 +423,7 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     NIB_TRY(check_version(cp, err));
     cp->grouped_scales = nib__checkpoint_has_groups(cp);
     NIB_TRY(read_params(cp, err));
+    NIB_TRY(read_modelopt(cp, err));
     NIB_TRY(list_modules(cp, err));
     return report_coding(cp, err);
 }

@@ -143,6 +143,8 @@ bool nib__weight_is_awq(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_fp8(const nib_weight_query *q);
 bool nib__weight_is_fp8(const nib_weight_query *q, const nib_tensor *codes);
 nib_status nib__weight_mxfp4(const nib_weight_query *q);
+nib_status nib__weight_modelopt(const nib_weight_query *q);
+bool nib__weight_is_modelopt(const nib_weight_query *q, const nib_tensor *codes);
 /* Adds a tensor that is a view of stored data. NIB_NO_MEMORY: t is NULL, so that callers need not
  * check; NIB_BAD_INPUT: the checkpoint already has a tensor of that name. */
 nib_status nib__checkpoint_add_view(nib_checkpoint *cp, const nib_tensor *t, nib_err *err);

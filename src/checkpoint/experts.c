@@ -159,13 +159,20 @@ static nib_status rename_tensors(nib_checkpoint *cp, nib_err *err)
 typedef struct stack_part {
     const char *end, *suffix; /* suffix: of an expert's tensor */
     int rank;                 /* as stored */
+    bool grid; /* scales of rows or blocks, which the dialect compares with the matrices */
 } stack_part;
 
 /* LEADS: holds the matrices. The other tensors only count beside one that does. */
 enum { LEADS = 3 };
 static const stack_part stack_parts[] = {
-    {"_blocks", ".weight_blocks", 4}, {".weight", ".weight", 3}, {"", ".weight", 3},
-    {"_scales", ".weight_scales", 3}, {"_bias", ".bias", 2},     {".bias", ".bias", 2},
+    {"_blocks", ".weight_blocks", 4, false},
+    {".weight", ".weight", 3, false},
+    {"", ".weight", 3, false},
+    {"_scales", ".weight_scales", 3, false},
+    {"_scale_inv", ".weight_scale_inv", 3, true},
+    {"_scale", ".weight_scale", 3, true},
+    {"_bias", ".bias", 2, false},
+    {".bias", ".bias", 2, false},
 };
 
 static const char *const leaves[] = {"gate_up_proj", "gate_proj", "up_proj", "down_proj",
@@ -178,6 +185,7 @@ typedef struct stacked {
     size_t base, leaf; /* length of the stack's name; offset of its last component */
     bool expert;       /* it is P.experts.NAME with a known NAME */
     bool across;       /* transposed matrices */
+    bool across_lead;  /* the matrices beside this tensor are */
 } stacked;
 
 static const nib_tensor *find(const nib_checkpoint *cp, const char *name)
@@ -329,10 +337,11 @@ static nib_status find_form(bool *across, nib_checkpoint *cp, const nib_tensor *
                           "families are not",
                           format_shape(a, t), *across ? "transposed" : "plain", b);
     }
-    if (*across && t->type != NIB_TYPE_F32 && t->type != NIB_TYPE_F16 && t->type != NIB_TYPE_BF16)
+    if (*across && t->type != NIB_TYPE_F32 && t->type != NIB_TYPE_F16 && t->type != NIB_TYPE_BF16 &&
+        t->type != NIB_TYPE_E4M3)
         return fail_stack(t, NIB_UNSUPPORTED, err,
                           "its matrices are transposed and %s; transposed ones are read as F32, "
-                          "F16 or BF16",
+                          "F16, BF16 or F8_E4M3",
                           nib__type_stored_name(t->type));
     return NIB_OK;
 }
@@ -382,8 +391,13 @@ static nib_status check_beside(const nib_tensor *t, const stacked *s, bool acros
 {
     const nib_tensor *lead = s->lead;
     char a[200], b[200];
-    bool fits = t->rank == s->part->rank && lead->rank >= 3 && t->shape[0] == lead->shape[0] &&
-                t->shape[1] == lead->shape[across ? 2 : 1];
+    bool fits = t->rank == s->part->rank && lead->rank >= 3 && t->shape[0] == lead->shape[0];
+    if (fits && s->part->grid)
+        return t->shape[1] > 0 && t->shape[2] > 0
+                   ? NIB_OK
+                   : fail_stack(t, NIB_BAD_INPUT, err, "has shape %s, which holds no scales",
+                                format_shape(a, t));
+    fits = fits && t->shape[1] == lead->shape[across ? 2 : 1];
     if (fits && t->rank == 3)
         fits = t->shape[2] == lead->shape[2];
     return fits ? NIB_OK
@@ -406,6 +420,7 @@ static nib_status check_stack(stacked *s, bool *is, nib_checkpoint *cp, const ni
         return check_lead(cp, t, s, err);
     (void)find_stack(&lead, cp, s->lead);
     NIB_TRY(check_lead(cp, s->lead, &lead, err));
+    s->across_lead = lead.across;
     return check_beside(t, s, lead.across, err);
 }
 
@@ -418,6 +433,10 @@ static nib_status add_views(nib_checkpoint *cp, const nib_tensor *t, const stack
     expert.rank = s->part->rank == 2 ? 1 : 2;
     memset(expert.shape, 0, sizeof expert.shape); /* other code compares all entries */
     expert.shape[0] = t->shape[s->across ? 2 : 1];
+    if (s->part->grid && s->across_lead && nib__min(t->shape[1], t->shape[2]) == 1) {
+        expert.rank = 1; /* [1, n] or [n, 1]: one for each row */
+        expert.shape[0] = t->shape[1] * t->shape[2];
+    }
     if (expert.rank == 2)
         expert.shape[1] = s->across ? t->shape[1] : t->rank == 4 ? 16 * t->shape[2] : t->shape[2];
     expert.stored_n = s->across ? t->shape[2] : 0;

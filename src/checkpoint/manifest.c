@@ -80,8 +80,7 @@ nib_status nib__manifest_read(nib_manifest *out, const nib_checkpoint *cp, nib_a
     *out = (nib_manifest){.path = NULL};
     nib_path_kind kind;
     NIB_TRY(nib__path_look(&kind, path, err));
-    if (kind == NIB_PATH_FILE &&
-        (size < 5 || strcmp(path + size - 5, ".json") != 0)) {
+    if (kind == NIB_PATH_FILE && (size < 5 || strcmp(path + size - 5, ".json") != 0)) {
         char *beside = nib__arena_take(arena, size + sizeof ".nibble.json", 1);
         if (beside == NULL)
             return nib__fail_memory(err, size, "a path");

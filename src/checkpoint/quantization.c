@@ -93,9 +93,18 @@ static bool read_member(nib_json *json, void *out, const member *members, size_t
 
 /* ---- compressed-tensors ---- */
 
+/* ModelOpt's quantized_layers with one coding. */
+typedef struct layer_list {
+    char algorithm[NIB_WORD];
+    int64_t group;
+    nib_target_names names;
+} layer_list;
+
 typedef struct reader {
     nib_json json;
     nib_quantization *q;
+    layer_list *lists; /* [list_count], of MOST_GROUPS, or NULL */
+    size_t list_count;
     nib_arena *arena;
     const nib_allocator *allocator;
     nib_ledger *ledger;
@@ -129,10 +138,12 @@ static const char *const harmless[] = {"act_group_aware",
                                        "global_compression_ratio",
                                        "gptaq",
                                        "gradient_accumulate_steps",
+                                       "has_zero_point",
                                        "hessian",
                                        "hyb_act",
                                        "is_checkpoint_fp8_serialized",
                                        "iters",
+                                       "lora_rank",
                                        "low_gpu_mem_usage",
                                        "lr",
                                        "max_input_length",
@@ -152,6 +163,8 @@ static const char *const harmless[] = {"act_group_aware",
                                        "pack_impl",
                                        "pad_token_id",
                                        "parallel_packing",
+                                       "pre_quant_scale",
+                                       "producer",
                                        "quantization_status",
                                        "quantizer",
                                        "samples",
@@ -188,6 +201,8 @@ static void report_unread(reader *r)
 static void read_targets(reader *r, const char *key, nib_targets *out)
 {
     nib__json_next(&r->json);
+    if (r->q->method == NIB_METHOD_MODELOPT)
+        out->rules = NIB_TARGETS_MODELOPT;
     nib__targets_read(out, &r->json, key, &r->q->expressions, r->arena, r->allocator);
 }
 
@@ -273,8 +288,10 @@ typedef struct words {
     char method[NIB_WORD], format[NIB_WORD], checkpoint_format[NIB_WORD], version[NIB_WORD];
     char pack_type[NIB_WORD], fp8[NIB_WORD], act[NIB_WORD];
     char order[NIB_WORD], symmetric[NIB_WORD], zero_point[NIB_WORD];
+    char algorithm[NIB_WORD];
     int64_t bits, group, block[2];
     bool marlin, has_transforms;
+    bool nested;                                  /* inside of ModelOpt's object "quantization" */
     char sparsity[NIB_WORD], overrides[NIB_WORD]; /* empty: none */
 } words;
 
@@ -297,8 +314,21 @@ static const member top_members[] = {
     {"desc_act", MEMBER_WORD, AT(order)},
     {"sym", MEMBER_WORD, AT(symmetric)},
     {"zero_point", MEMBER_WORD, AT(zero_point)},
+    {"quant_algo", MEMBER_WORD, AT(algorithm)},
 };
 #undef AT
+
+/* After a KEY: reads FBGEMM's upper bound of the activations that a scale covers. */
+static void read_limit(nib_json *json, double *out)
+{
+    double limit;
+    if (nib__json_next(json) == NIB_JSON_NULL)
+        return;
+    if (json->event != NIB_JSON_NUMBER || !nib__json_double(json, &limit) || limit <= 0)
+        nib__json_fail(json, "\"activation_scale_ub\" must be a positive number");
+    else
+        *out = limit;
+}
 
 /* After a KEY: whether its value is an object with members, or another non-null value. Such a value
  * means a change to the weights that the codes do not show. */
@@ -360,6 +390,76 @@ static void read_overrides(reader *r, char *first)
     }
 }
 
+/* ---- ModelOpt ---- */
+
+/* The list of layers with this coding; NULL: out of memory, or too many codings. */
+static layer_list *find_list(reader *r, const layer_list *like)
+{
+    if (r->lists == NULL)
+        r->lists = nib__arena_take(r->arena, MOST_GROUPS, sizeof *r->lists);
+    for (size_t i = 0; r->lists != NULL && i < r->list_count; i++)
+        if (strcmp(r->lists[i].algorithm, like->algorithm) == 0 && r->lists[i].group == like->group)
+            return &r->lists[i];
+    if (r->lists == NULL || r->list_count == MOST_GROUPS)
+        return NULL;
+    r->lists[r->list_count] = *like;
+    return &r->lists[r->list_count++];
+}
+
+/* quantized_layers: {"model.layers.0.mlp.experts": {"quant_algo": "NVFP4", "group_size": 16}} */
+static void read_layers(reader *r)
+{
+    static const member members[] = {
+        {"quant_algo", MEMBER_WORD, offsetof(layer_list, algorithm)},
+        {"group_size", MEMBER_INT, offsetof(layer_list, group)},
+    };
+    nib_json *json = &r->json;
+    if (nib__json_next(json) != NIB_JSON_OBJECT) {
+        nib__json_fail(json, "quantized_layers must be an object");
+        return;
+    }
+    while (nib__json_next(json) == NIB_JSON_KEY) {
+        const char *name = nib__json_string(json, r->arena, NULL);
+        layer_list layer = {.group = 0};
+        if (name == NULL)
+            return;
+        if (nib__json_next(json) != NIB_JSON_OBJECT) {
+            nib__json_fail(json, "quantized_layers must map each name to an object");
+            return;
+        }
+        while (nib__json_next(json) == NIB_JSON_KEY)
+            if (!read_member(json, &layer, members, COUNT(members)))
+                report_unread(r);
+        layer_list *list = find_list(r, &layer);
+        if (list == NULL || !nib__target_names_add(&list->names, name, r->arena)) {
+            nib__json_fail(json, "quantized_layers has over %d codings, or too many layers",
+                           MOST_GROUPS);
+            return;
+        }
+    }
+}
+
+static void read_members(reader *r, words *w);
+
+/* Members that only ModelOpt's configs have. False: it is another one. */
+static bool read_modelopt_member(reader *r, words *w)
+{
+    nib_json *json = &r->json;
+    if (r->q->method != NIB_METHOD_MODELOPT)
+        return false;
+    if (nib__json_is(json, "quantized_layers"))
+        read_layers(r);
+    else if (nib__json_is(json, "exclude_modules"))
+        read_targets(r, "exclude_modules", &r->q->ignore);
+    else if (nib__json_is(json, "kv_cache_quant_algo"))
+        r->q->has_kv_cache = has_members(json);
+    else if (nib__json_is(json, "quantization") && !w->nested)
+        w->nested = true, read_members(r, w);
+    else
+        return false;
+    return true;
+}
+
 static void read_members(reader *r, words *w)
 {
     nib_json *json = &r->json;
@@ -390,9 +490,12 @@ static void read_members(reader *r, words *w)
             read_targets(r, "ignored_layers", &r->q->kept);
         } else if (nib__json_is(json, "modules_in_block_to_quantize")) {
             r->q->kept_unknown = nib__json_skip(json);
+        } else if (nib__json_is(json, "activation_scale_ub")) {
+            read_limit(json, &r->q->act_limit);
         } else if (nib__json_is(json, "lm_head")) {
             nib__json_skip(json); /* the tensors show it; check_kept looks at the layers only */
-        } else if (!read_member(json, w, top_members, COUNT(top_members))) {
+        } else if (!read_modelopt_member(r, w) &&
+                   !read_member(json, w, top_members, COUNT(top_members))) {
             report_unread(r);
         }
     }
@@ -426,6 +529,8 @@ static const struct {
     {"gptq", NIB_METHOD_GPTQ, NULL},
     {"awq", NIB_METHOD_AWQ, NULL},
     {"fp8", NIB_METHOD_FP8, NULL},
+    {"fbgemm_fp8", NIB_METHOD_FP8, NULL},
+    {"modelopt", NIB_METHOD_MODELOPT, NULL},
     {"bitsandbytes", NIB_METHOD_NONE, "transformers with bitsandbytes"},
     {"bitsandbytes_4bit", NIB_METHOD_NONE, "transformers with bitsandbytes"},
     {"bitsandbytes_8bit", NIB_METHOD_NONE, "transformers with bitsandbytes"},
@@ -436,14 +541,12 @@ static const struct {
     {"vptq", NIB_METHOD_NONE, "transformers with vptq"},
     {"aqlm", NIB_METHOD_NONE, "transformers with aqlm"},
     {"higgs", NIB_METHOD_NONE, "transformers with flute"},
-    {"fbgemm_fp8", NIB_METHOD_NONE, "transformers with fbgemm-gpu"},
     {"fp_quant", NIB_METHOD_NONE, "transformers with fp_quant"},
     {"bitnet", NIB_METHOD_NONE, "transformers"},
     {"quark", NIB_METHOD_NONE, "transformers with amd-quark"},
     {"auto-round", NIB_METHOD_NONE, "transformers with auto-round"},
     {"intel/auto-round", NIB_METHOD_NONE, "transformers with auto-round"},
     {"sinq", NIB_METHOD_NONE, "transformers with sinq"},
-    {"modelopt", NIB_METHOD_NONE, "vLLM or TensorRT-LLM"},
     {"exl2", NIB_METHOD_NONE, "exllamav2"},
     {"exl3", NIB_METHOD_NONE, "exllamav3"},
     {"squeezellm", NIB_METHOD_NONE, "SqueezeLLM"},
@@ -475,7 +578,7 @@ static nib_status check_method(reader *r, const words *w, bool *reads_all)
     return nib__fail(
         r->err, NIB_UNSUPPORTED,
         "%s: quantization_config: quant_method \"%s\" is unknown; nibble reads nibble, "
-        "torchao, compressed-tensors, gptq, awq, fp8 and mxfp4",
+        "torchao, compressed-tensors, gptq, awq, fp8, fbgemm_fp8, modelopt and mxfp4",
         r->json.name, nib__escape_name(shown, sizeof shown, w->method, strlen(w->method)));
 }
 
@@ -577,7 +680,65 @@ static nib_status check_compressed(const reader *r, const words *w)
     return NIB_OK;
 }
 
-static nib_status check_config(const reader *r, const words *w)
+static nib_status set_algorithm(const reader *r, nib_coding_group *group, const char *algorithm,
+                                int64_t size)
+{
+    if (nib__modelopt_algorithm(&group->weights, &group->inputs, algorithm, size))
+        return NIB_OK;
+    return refuse(r, NIB_UNSUPPORTED, "quant_algo", algorithm,
+                  "FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP8, NVFP4, W4A16_NVFP4, "
+                  "W4A8_NVFP4_FP8, W8A16 and W8A8_SQ_PER_CHANNEL are; TensorRT-LLM reads others");
+}
+
+/* Makes a config group for each coding of quantized_layers. */
+static nib_status make_groups(reader *r)
+{
+    nib_quantization *q = r->q;
+    for (size_t i = 0; i < q->group_count; i++) /* the same layers with less detail */
+        nib__targets_free(&q->groups[i].targets);
+    q->group_count = 0;
+    q->groups = nib__arena_take(r->arena, r->list_count, sizeof *q->groups);
+    if (q->groups == NULL)
+        return nib__fail_memory(r->err, r->list_count * sizeof *q->groups, "quantization_config");
+    for (size_t i = 0; i < r->list_count; i++) {
+        const layer_list *list = &r->lists[i];
+        nib_coding_group *group = &q->groups[q->group_count++];
+        group->name = list->algorithm;
+        group->targets.rules = NIB_TARGETS_MODELOPT;
+        NIB_TRY(set_algorithm(r, group, list->algorithm, list->group));
+        nib__targets_of_names(&group->targets, &list->names, &r->json, r->arena);
+        if (group->targets.name_count == 0)
+            return nib__json_status(&r->json, r->err);
+    }
+    return NIB_OK;
+}
+
+/* quantized_layers says the coding of each layer, else quant_algo that of all, else config_groups,
+ * whose activations are only roughly those that run. */
+static nib_status check_modelopt(reader *r, const words *w)
+{
+    nib_quantization *q = r->q;
+    const bool mixed = nib__same_ignoring_case(w->algorithm, "MIXED_PRECISION");
+    if (q->group_count == 0 && r->list_count == 0 && w->algorithm[0] != 0 && !mixed) {
+        const layer_list all = {.group = 0};
+        layer_list *list = find_list(r, &all);
+        if (list == NULL || !nib__target_names_add(&list->names, "Linear", r->arena))
+            return nib__fail_memory(r->err, MOST_GROUPS * sizeof *list, "quantization_config");
+        memcpy(list->algorithm, w->algorithm, sizeof list->algorithm);
+        list->group = w->group > 0 ? w->group : 0;
+    }
+    if (q->group_count == 0 && r->list_count == 0)
+        return nib__fail(r->err, NIB_BAD_INPUT, "%s: quantization_config: %s", r->json.name,
+                         mixed ? "quant_algo is MIXED_PRECISION, but quantized_layers is missing"
+                               : "quant_algo is missing");
+    if (r->list_count != 0)
+        return make_groups(r);
+    for (size_t i = 0; i < q->group_count && w->algorithm[0] != 0 && !mixed; i++)
+        NIB_TRY(set_algorithm(r, &q->groups[i], w->algorithm, w->group > 0 ? w->group : 0));
+    return NIB_OK;
+}
+
+static nib_status check_config(reader *r, const words *w)
 {
     r->q->bits = w->bits;
     r->q->group = w->group;
@@ -586,6 +747,7 @@ static nib_status check_config(const reader *r, const words *w)
     case NIB_METHOD_GPTQ: return check_gptq(r, w);
     case NIB_METHOD_AWQ: return check_awq(r, w);
     case NIB_METHOD_FP8: return check_fp8(r, w);
+    case NIB_METHOD_MODELOPT: return check_modelopt(r, w);
     case NIB_METHOD_NONE: break;
     }
     return NIB_OK;
@@ -593,7 +755,7 @@ static nib_status check_config(const reader *r, const words *w)
 
 /* ---- public functions ---- */
 
-static nib_status read_config(reader *r, const char *text, size_t size)
+static nib_status read_config(reader *r, const char *text, size_t size, const char *known)
 {
     static const nib_json_limits limits = {.literals = true};
     const char *name = r->json.name;
@@ -603,6 +765,8 @@ static nib_status read_config(reader *r, const char *text, size_t size)
     read_method(&r->json, &method);
     if (nib__json_next(&r->json) != NIB_JSON_END)
         return nib__json_status(&r->json, r->err);
+    if (known != NULL)
+        snprintf(method.method, sizeof method.method, "%s", known);
     NIB_TRY(check_method(r, &method, &reads_all));
     if (!reads_all)
         return NIB_OK;
@@ -614,15 +778,15 @@ static nib_status read_config(reader *r, const char *text, size_t size)
 }
 
 nib_status nib__quantization_parse(nib_quantization **out, const char *name, const char *text,
-                                   size_t size, nib_arena *arena, const nib_allocator *a,
-                                   nib_ledger *ledger, nib_err *err)
+                                   size_t size, const char *method, nib_arena *arena,
+                                   const nib_allocator *a, nib_ledger *ledger, nib_err *err)
 {
     reader r = {
         .json = {.name = name}, .arena = arena, .allocator = a, .ledger = ledger, .err = err};
     r.q = nib__arena_take(arena, 1, sizeof *r.q);
     if (r.q == NULL)
         return nib__fail_memory(err, sizeof *r.q, "quantization_config");
-    const nib_status status = read_config(&r, text, size);
+    const nib_status status = read_config(&r, text, size, method);
     if (status == NIB_OK)
         *out = r.q;
     else
@@ -683,13 +847,18 @@ static nib_status matches_targets(bool *out, const nib_quantization *q, const ni
     return NIB_OK;
 }
 
+bool nib__quantization_has_groups(const nib_quantization *q)
+{
+    return q->method == NIB_METHOD_COMPRESSED || q->method == NIB_METHOD_MODELOPT;
+}
+
 nib_status nib__quantization_keeps(bool *out, const nib_quantization *q, const char *module,
                                    nib_err *err)
 {
     const nib_coding_group *group;
     char other[NIB_FUSED_NAME];
     const char *name;
-    if (q->method == NIB_METHOD_COMPRESSED) {
+    if (nib__quantization_has_groups(q)) {
         NIB_TRY(nib__quantization_group(&group, q, module, err));
         *out = group == NULL;
         return NIB_OK;
@@ -709,8 +878,7 @@ static nib_status mark_entries(bool *used, const nib_targets *list, bool parts, 
                                nib_err *err)
 {
     nib_err problem = {NIB_OK, ""};
-    const size_t at =
-        list->name_count != 0 ? nib__name_index_find(&list->by_name, list->names, name) : SIZE_MAX;
+    const size_t at = nib__targets_find(list, name);
     if (at != SIZE_MAX)
         used[at] = true;
     for (size_t i = 0; parts && i < list->name_count; i++)
@@ -724,24 +892,15 @@ static nib_status mark_entries(bool *used, const nib_targets *list, bool parts, 
     return NIB_OK;
 }
 
-/* The expression as in the config: targets.c put it into "re:(?:...).*". NULL: out of memory. */
-static const char *unwrap_expression(const char *text, nib_arena *arena)
-{
-    char *out = nib__arena_copy(arena, text + 3, strlen(text) - 6);
-    return out != NULL ? memcpy(out, "re:", 3) : NULL;
-}
-
-nib_status nib__quantization_unmatched(size_t *count, const char **first, const nib_quantization *q,
-                                       const char *const *modules, size_t module_count,
-                                       nib_arena *arena, nib_err *err)
+static nib_status count_unmatched(nib_unmatched *out, const nib_quantization *q,
+                                  const nib_targets *list, const char *const *modules,
+                                  size_t module_count, nib_arena *arena, nib_err *err)
 {
     enum { TRIES_MAX = 1 << 24 };
-    const bool parts = q->method != NIB_METHOD_COMPRESSED;
-    const nib_targets *list = parts ? &q->kept : &q->ignore;
+    const bool parts = list == &q->kept;
     const size_t entries = list->name_count + list->pattern_count;
     char other[NIB_FUSED_NAME];
     const char *name;
-    *count = 0;
     if (entries == 0 || module_count > TRIES_MAX / entries)
         return NIB_OK;
     bool *used = nib__arena_take(arena, entries, sizeof *used);
@@ -753,15 +912,30 @@ nib_status nib__quantization_unmatched(size_t *count, const char **first, const 
     for (size_t i = 0; i < entries; i++) {
         const bool is_name = i < list->name_count;
         const char *text = is_name ? *(const char *const *)list->names[i]
-                                   : nib__pattern_text(list->patterns[i - list->name_count]);
+                                   : nib__targets_pattern(list, i - list->name_count, arena);
+        if (text == NULL)
+            return nib__fail_memory(err, NIB_FUSED_NAME, "an expression");
         /* if a name occurs twice, only one of the two is marked */
-        if (used[is_name ? nib__name_index_find(&list->by_name, list->names, text) : i])
-            continue;
-        if ((*count)++ == 0)
-            *first = is_name ? text : unwrap_expression(text, arena);
+        if (!used[is_name ? nib__name_index_find(&list->by_name, list->names, text) : i] &&
+            out->count++ == 0)
+            out->first = text;
     }
-    if (*count != 0 && *first == NULL)
-        return nib__fail_memory(err, NIB_FUSED_NAME, "an expression");
+    return NIB_OK;
+}
+
+nib_status nib__quantization_unmatched(nib_unmatched *kept, nib_unmatched *coded,
+                                       const nib_quantization *q, const char *const *modules,
+                                       size_t module_count, nib_arena *arena, nib_err *err)
+{
+    *kept = *coded = (nib_unmatched){0};
+    NIB_TRY(count_unmatched(kept, q, nib__quantization_has_groups(q) ? &q->ignore : &q->kept,
+                            modules, module_count, arena, err));
+    for (size_t g = 0; g < q->group_count; g++) {
+        const nib_targets *list = &q->groups[g].targets;
+        /* compressed-tensors' may also be classes of other parts of the model */
+        if (list->rules == NIB_TARGETS_MODELOPT && !nib__targets_name(list, "Linear"))
+            NIB_TRY(count_unmatched(coded, q, list, modules, module_count, arena, err));
+    }
     return NIB_OK;
 }
 

@@ -16,11 +16,12 @@ typedef enum nib_method {
     NIB_METHOD_GPTQ,
     NIB_METHOD_AWQ,
     NIB_METHOD_FP8,
+    NIB_METHOD_MODELOPT,
 } nib_method;
 
 enum { NIB_WORD = 32 }; /* bytes of a short string of the config */
 
-/* How compressed-tensors codes weights or activations. Empty strings: not given. */
+/* How compressed-tensors or ModelOpt codes weights or activations. Empty strings: not given. */
 typedef struct nib_coding {
     bool given;
     int64_t bits;
@@ -44,7 +45,7 @@ typedef struct nib_quantization {
     nib_method method;
     const char *method_name; /* as in the file; NULL: none */
     const char *family; /* model_type of the model, whose names the lists have; NULL: unknown */
-    /* compressed-tensors */
+    /* compressed-tensors and ModelOpt */
     char format[NIB_WORD];
     nib_coding_group *groups; /* [group_count] */
     size_t group_count;
@@ -57,20 +58,30 @@ typedef struct nib_quantization {
     bool zeros_less_one;      /* GPTQ's first version stores zero point - 1 */
     char order[NIB_WORD];     /* desc_act: "true", "false" */
     char symmetric[NIB_WORD]; /* GPTQ's sym, or the opposite of AWQ's zero_point */
-    /* all except compressed-tensors */
+    /* all others */
     nib_targets kept;  /* modules that stay floats: names, or dotted parts of names */
     bool kept_unknown; /* other modules may stay floats, too */
     /* FP8 */
     int64_t block[2]; /* 0: no blocks */
     char act[NIB_WORD];
+    double act_limit; /* FBGEMM clips larger activations; 0: none are clipped */
 } nib_quantization;
 
-/* text: the JSON object. name: file name for messages. Everything except patterns is allocated in
- * the arena. Keys that are not read go to ledger (NULL allowed). */
+/* text: the JSON object. name: file name for messages. method: its quant_method, or NULL if the
+ * object says it. Everything except patterns is allocated in the arena. Keys that are not read go
+ * to ledger (NULL allowed). */
 nib_status nib__quantization_parse(nib_quantization **out, const char *name, const char *text,
-                                   size_t size, nib_arena *arena, const nib_allocator *a,
-                                   nib_ledger *ledger, nib_err *err);
+                                   size_t size, const char *method, nib_arena *arena,
+                                   const nib_allocator *a, nib_ledger *ledger, nib_err *err);
 void nib__quantization_free(nib_quantization *q); /* frees the patterns; NULL allowed */
+
+/* How ModelOpt codes what a quant_algo names ("NVFP4"), in groups of `group` inputs (0: the
+ * usual size). False: Nibble does not read it. */
+bool nib__modelopt_algorithm(nib_coding *weights, nib_coding *inputs, const char *algorithm,
+                             int64_t group);
+/* Whether modules are assigned to config groups; otherwise all modules are coded alike, and `kept`
+ * lists those that are not coded. */
+bool nib__quantization_has_groups(const nib_quantization *q);
 
 /* *out: whether the config says that the module stays floats. */
 nib_status nib__quantization_keeps(bool *out, const nib_quantization *q, const char *module,
@@ -79,10 +90,16 @@ nib_status nib__quantization_keeps(bool *out, const nib_quantization *q, const c
  * takes precedence over the class Linear. */
 nib_status nib__quantization_group(const nib_coding_group **out, const nib_quantization *q,
                                    const char *module, nib_err *err);
-/* Counts the entries of the list of modules that stay floats which match none of these modules;
- * *first: the first of them. Not counted (0) if that takes too many comparisons. */
-nib_status nib__quantization_unmatched(size_t *count, const char **first, const nib_quantization *q,
-                                       const char *const *modules, size_t module_count,
-                                       nib_arena *arena, nib_err *err);
+/* Entries of lists of modules that match no module. */
+typedef struct nib_unmatched {
+    size_t count;
+    const char *first;
+} nib_unmatched;
+
+/* Of the list of modules that stay floats, and of ModelOpt's quantized_layers. Not counted (0) if
+ * that takes too many comparisons. */
+nib_status nib__quantization_unmatched(nib_unmatched *kept, nib_unmatched *coded,
+                                       const nib_quantization *q, const char *const *modules,
+                                       size_t module_count, nib_arena *arena, nib_err *err);
 
 #endif

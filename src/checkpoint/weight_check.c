@@ -99,7 +99,10 @@ static int64_t find_transposed(const nib_weight *w, int64_t i, int bytes, uint32
     const int64_t most = (int64_t)sizeof piece / bytes;
     for (int64_t at = 0; at < w->k; at += most) {
         const int64_t some = nib__min(most, w->k - at);
-        nib__weight_floats(w, i, at, some, piece);
+        if (w->layout == NIB_LAYOUT_BYTE_T)
+            nib__weight_codes(w, i, at, some, (int8_t *)piece);
+        else
+            nib__weight_floats(w, i, at, some, piece);
         const int64_t found = nib__find_bits(piece, some, bytes, mask);
         if (found < some)
             return at + found;
@@ -121,7 +124,7 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
                              (uint64_t)nib__weight_place(w, i) * nib__weight_row_bytes(w);
         const int64_t at = wide                          ? find_wide((const int8_t *)row, w->k)
                            : w->layout == NIB_LAYOUT_F64 ? find_f64(row, w->k)
-                           : w->layout == NIB_LAYOUT_FLOAT_T
+                           : w->layout == NIB_LAYOUT_FLOAT_T || w->layout == NIB_LAYOUT_BYTE_T
                                ? find_transposed(w, i, bytes, mask)
                                : nib__find_bits(row, w->k, bytes, mask);
         if (at == w->k)

@@ -55,8 +55,8 @@ const option option_table[] = {
      "activation type)",
      ON_INFER | ON_ADVISE},
     {"engine", 0, KIND_TEXT, AT(engine), "ENGINE",
-     "explain what another engine does with the model: torchao, gpt-fast, torchchat, torchtitan or "
-     "executorch",
+     "explain what another engine does with the model: torchao, gpt-fast, torchchat, torchtitan, "
+     "executorch, vllm, llama.cpp or modelopt",
      ON_PLAN},
     {"layer", 0, KIND_TEXT, AT(layer), "NAME",
      "show every candidate kernel and every reason for layers of this name or pattern", ON_PLAN},

@@ -5,7 +5,7 @@
  * or fell back. They never run, and no row of Nibble's own has a condition that only another engine
  * needs.
  */
-#include "kernel.h"
+#include "peers.h"
 
 #define AO_010 "8b264ce1e1597f4c3f6476609334be05d294f092"
 #define AO_2025 "96aec6a3e713687c1728a20a08d5c54db0344377"
@@ -15,15 +15,6 @@
 #define ET_BIAS "b9e9abd006c0cf63c2a0cea4935d5dbf7e32b228"
 #define ET_2026 "cff6f4dd"
 
-#define PEER(name_, op_, code_, act_, engine_, version_, source_, conds_, note_, result_)          \
-    {                                                                                              \
-        .name = name_, .op = NIB_OP_##op_, .code = NIB_CODE_##code_, .act = NIB_ACT_##act_,        \
-        .input = NIB_ANY, .device = NIB_ANY, .conds = conds_, .arithmetic = NIB_ARITHMETIC_OTHER,  \
-        .peer =                                                                                    \
-            &(const nib_peer){                                                                     \
-                .engine = engine_, .version = version_, .source = source_, .result = result_},     \
-        .note = note_                                                                              \
-    }
 /* Instead of a result: the engine makes float64 scales for activations. */
 #define F64_SCALES NULL, .act_scale_type = NIB_TYPE_F64
 
@@ -278,6 +269,9 @@ static const struct engine {
     {"torchchat", {{"torchchat", NIB_ANY}, {"pytorch", NIB_ANY}}},
     {"torchtitan", {{"torchtitan", NIB_ANY}, {"torchao", NIB_CODE_MX8}}},
     {"executorch", {{"executorch", NIB_ANY}}},
+    {"vllm", {{"vllm", NIB_ANY}}},
+    {"llama.cpp", {{"llama.cpp", NIB_ANY}}},
+    {"modelopt", {{"modelopt", NIB_ANY}}},
 };
 
 const char *nib__engine_at(size_t i) { return i < COUNT(engines) ? engines[i].name : NULL; }

@@ -3,7 +3,7 @@
  * THE table: every family of rows, Nibble's first, other engines' last; and queries on rows. Rows
  * are defined beside their code; this file only lists the families.
  */
-#include "kernel.h"
+#include "peers.h"
 
 /* One family per line, so that branches that add one do not conflict. */
 /* clang-format off */
@@ -36,6 +36,7 @@ static const nib_family *const families[] = {
     &nib__family_cuda_linear,
     &nib__family_cuda_few,
     &nib__family_peers,
+    &nib__family_peers_experts,
 };
 /* clang-format on */
 

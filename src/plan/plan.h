@@ -18,10 +18,10 @@ typedef struct nib_layer {
     nib_role role;
     int64_t n, k;
     int64_t experts, top_k; /* one of `experts`, of which a token chooses top_k; 0 or 1: none */
-    nib_scheme stored; /* as in the checkpoint */
-    nib_scheme asked;  /* after the recipe; equal to stored if the recipe keeps it */
-    nib_act act;       /* activations unless a recipe says otherwise: nib__weight_act */
-    const char *rule;  /* the recipe's rule that decided */
+    nib_scheme stored;      /* as in the checkpoint */
+    nib_scheme asked;       /* after the recipe; equal to stored if the recipe keeps it */
+    nib_act act;            /* activations unless a recipe says otherwise: nib__weight_act */
+    const char *rule;       /* the recipe's rule that decided */
     bool bias;
     nib_bias bias_form;             /* as stored, or as quantized at load */
     nib_type scale_type, zero_type; /* as stored, or as the quantizer will store them */
@@ -32,6 +32,7 @@ typedef struct nib_layer {
     bool q6_k;                      /* stored in GGUF's Q6_K blocks */
     bool ordered;                   /* the stored columns are in act-order */
     bool shares_input;              /* reads the same values as the layer before it */
+    bool kept_act;                  /* the recipe leaves the activations to the checkpoint */
     nib_layout_hint hint;
     const char *hint_text; /* as written in the recipe; NULL */
     nib_scheme qat; /* training: operands are rounded to this scheme before a float product of

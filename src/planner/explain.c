@@ -3,6 +3,7 @@
  * Reasons: failed conditions as ledger lines, the candidates of a layer with their verdicts, and
  * the verdicts of another engine's kernels.
  */
+#include "peers.h"
 #include "tuned.h"
 #include "variant.h"
 
@@ -335,13 +336,15 @@ static void add_engine_row(nib_ledger *ledger, nib_ledger_layer *line, const nib
 void nib__explain_engine(nib_ledger *ledger, nib_ledger_layer *line, const nib_variant *variant,
                          const nib_layer *layer, const nib_policy *policy)
 {
-    static const nib_op ops[] = {NIB_OP_PACK, NIB_OP_LINEAR, NIB_OP_LINEAR_DX, NIB_OP_LINEAR_DW};
+    static const nib_op ops[] = {NIB_OP_PACK, NIB_OP_LINEAR, NIB_OP_LINEAR_EXPERTS,
+                                 NIB_OP_LINEAR_DX, NIB_OP_LINEAR_DW};
+    const bool expert = layer->experts > 1;
     if (layer->role == NIB_ROLE_EMBED)
         return;
     for (size_t o = 0; o < COUNT(ops); o++) {
         const bool backward = ops[o] == NIB_OP_LINEAR_DX || ops[o] == NIB_OP_LINEAR_DW;
         nib_query query;
-        if (backward && !policy->training)
+        if ((backward && !policy->training) || (ops[o] == NIB_OP_LINEAR_EXPERTS) != expert)
             continue;
         nib__plan_query(&query, layer, &variant->scheme, variant->machine, policy, ops[o],
                         backward           ? NIB_PHASE_BACKWARD
@@ -350,7 +353,8 @@ void nib__explain_engine(nib_ledger *ledger, nib_ledger_layer *line, const nib_v
                         nib__policy_m(policy));
         for (size_t i = 0; i < nib__kernel_count(); i++) {
             const nib_kernel *row = nib__kernel_at(i);
-            if (nib__engine_uses(policy->engine, row) && nib__kernel_keyed(row, &query))
+            if (nib__engine_uses(policy->engine, row) && nib__kernel_keyed(row, &query) &&
+                nib__peer_takes_down(row, layer->role == NIB_ROLE_DOWN))
                 add_engine_row(ledger, line, row, &query, policy);
         }
     }

@@ -122,6 +122,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .q6_k = s->stored_bytes != 0 && s->weight.layout == NIB_LAYOUT_Q6_K,
                          .ordered = s->order != NULL,
                          .shares_input = s->shares_input,
+                         .kept_act = choice.keep && !choice.weight_only,
                          .hint = choice.hint,
                          .hint_text = choice.hint_text};
         if (bias != NIB_BIAS_NONE)
@@ -238,16 +239,36 @@ static void report_rounding(nib_ledger *ledger)
             count, first->done, max_change);
 }
 
-/* One line for all weights that run with other activations than the checkpoint describes. */
-static void report_activations(nib_ledger *ledger)
+/* The layer whose weight the tensor belongs to, or NULL. *from: where to look first; layers and
+ * tensors are in the same order. */
+static const nib_layer *find_layer(const nib_plan *p, const char *tensor, size_t *from)
 {
+    const size_t count = p->model->net.site_count;
+    for (size_t i = 0; i < count; i++) {
+        const size_t at = (*from + i) % count, size = strlen(p->layers[at].name);
+        if (strncmp(p->layers[at].name, tensor, size) != 0 || tensor[size] != '.')
+            continue;
+        *from = at;
+        return &p->layers[at];
+    }
+    return NULL;
+}
+
+/* One line for all weights that run with other activations than the checkpoint describes, unless
+ * the recipe chose them. */
+static void report_activations(nib_plan *p)
+{
+    nib_ledger *ledger = &p->assignment.ledger;
     const nib_ledger_tensor *first = NULL;
-    size_t count = 0;
-    for (size_t i = ledger->tensor_count; i-- > 0;) {
+    size_t count = 0, from = 0;
+    for (size_t i = 0; i < ledger->tensor_count; i++) {
         const nib_ledger_tensor *t = &ledger->tensors[i];
         if (t->asked == NULL || strstr(t->asked, "activations") == NULL)
             continue;
-        first = t;
+        const nib_layer *layer = find_layer(p, t->name, &from);
+        if (layer != NULL && !layer->kept_act)
+            continue;
+        first = first != NULL ? first : t;
         count++;
     }
     if (first)
@@ -373,7 +394,7 @@ static void add_notes(nib_plan *p)
             *t = net->notes.tensors[i];
     }
     report_rounding(to);
-    report_activations(to);
+    report_activations(p);
     nib__ledger_append(to, nib__recipe_ledger(p->recipe));
     const nib_ledger_setting precision = {.code = "dtype",
                                           .name = "precision",

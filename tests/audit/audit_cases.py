@@ -8,13 +8,14 @@ import tempfile
 
 import ask_checkpoints
 import ask_filters
+import ask_mixtures
 import ask_options
 import ask_recipes
 import ask_training
 import ask_values
 import models
 
-MODULES = [ask_values, ask_recipes, ask_filters, ask_checkpoints, ask_options, ask_training]
+MODULES = [ask_values, ask_recipes, ask_filters, ask_checkpoints, ask_options, ask_training, ask_mixtures]
 
 
 @dataclasses.dataclass

@@ -62,7 +62,7 @@ class Model:
         parts = lambda row: [row[i:i + size] for i in range(0, len(row), size)]
         ready = []
         for kind, rows in (("q", q), ("k", k)):
-            norm = self.vectors.get(f"{prefix}.{kind}_norm.weight") if c["model_type"] == "qwen3" else None
+            norm = self.vectors.get(f"{prefix}.{kind}_norm.weight") if c["model_type"].startswith("qwen3") else None
             ready.append([[rotated(normed(h, norm, c["rms_norm_eps"]) if norm else h, t, c["rope_theta"])
                            for h in parts(row)] for t, row in enumerate(rows)])
         q, k, v = ready[0], ready[1], [parts(row) for row in v]
@@ -76,6 +76,21 @@ class Model:
             out.append(row)
         return self.linear(f"{prefix}.o_proj", out)
 
+    def mlp(self, at, tokens):
+        gate, up = self.linear(at + ".gate_proj", tokens), self.linear(at + ".up_proj", tokens)
+        return self.linear(at + ".down_proj", [[g / (1 + math.exp(-g)) * u for g, u in zip(a, b)] for a, b in zip(gate, up)])
+
+    def experts(self, at, tokens):
+        """Qwen3-MoE: softmax over all experts, the largest of them, divided by their sum if the config says so."""
+        out = []
+        for token, router in zip(tokens, self.product(at + ".gate", tokens)):
+            weights = softmax(router)
+            chosen = sorted(range(len(weights)), key=lambda e: (-weights[e], e))[:self.config["num_experts_per_tok"]]
+            total = sum(weights[e] for e in chosen) if self.config["norm_topk_prob"] else 1
+            rows = [self.mlp(f"{at}.experts.{e}", [token])[0] for e in chosen]
+            out.append([sum(weights[e] / total * row[i] for e, row in zip(chosen, rows)) for i in range(len(token))])
+        return out
+
     def logits(self, ids):
         c, eps = self.config, self.config["rms_norm_eps"]
         x = [list(map(float, self.weights["model.embed_tokens"][i])) for i in ids]
@@ -86,9 +101,7 @@ class Model:
             x = add(x, self.attention(at + ".self_attn", [normed(t, norm, eps) for t in x]))
             norm = self.vectors[at + ".post_attention_layernorm.weight"]
             inner = [normed(t, norm, eps) for t in x]
-            gate, up = self.linear(at + ".mlp.gate_proj", inner), self.linear(at + ".mlp.up_proj", inner)
-            x = add(x, self.linear(at + ".mlp.down_proj", [[g / (1 + math.exp(-g)) * u for g, u in zip(a, b)]
-                                                           for a, b in zip(gate, up)]))
+            x = add(x, self.experts(at + ".mlp", inner) if "num_experts" in c else self.mlp(at + ".mlp", inner))
         x = [normed(t, self.vectors["model.norm.weight"], eps) for t in x]
         return self.linear("lm_head", x) if "lm_head" in self.weights else self.product("model.embed_tokens", x)
 

@@ -63,7 +63,7 @@ for machine in opencl mi210 apple-m2 intel-arc h200 b200; do # on any machine, t
 done
 planned 0 training "$REPO/configs/llama3_debugmodel_mxfp8_vocab2256.json" --device b200
 equal 'a plan of training has forward and backward kernels' True "$(ask training '{"forward", "backward"} <= {u["phase"] for l in L for u in l["uses"]}')"
-for engine in torchao gpt-fast torchchat torchtitan executorch; do
+for engine in torchao gpt-fast torchchat torchtitan executorch vllm llama.cpp modelopt; do
     planned 0 $engine "$MODEL" --recipe 8da4w --engine $engine
 done
 equal 'exit status of generate --strict' 4 "$(nibble generate "$MODEL" -n 1 --recipe 8da4w-g7 --strict >/dev/null 2>&1; echo $?)"

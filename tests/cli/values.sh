@@ -35,7 +35,7 @@ refused 2 'cache type "q8_0" is not one of f32, f16, bf16, int8; int8 has *' gen
 refused 2 'cache type "int4" is not one of f32, f16, bf16, int8' plan "$MODEL" --cache-type int4
 refused 2 '--cache-type int8 has no effect in training*' plan "$REPO/configs/nibble_tales.json" --cache-type int8
 refused 2 '--isa sse9: unknown instruction set; choose one of ref, *avx512vnni*' plan "$MODEL" --isa sse9
-refused 2 '--engine nonsense: no such engine; known are *torchao*executorch' plan "$MODEL" --engine nonsense
+refused 2 '--engine nonsense: no such engine; known are *torchao*executorch, vllm, llama.cpp, modelopt' plan "$MODEL" --engine nonsense
 refused 2 'device "mi220" is not known; did you mean mi210; *' plan "$MODEL" --device mi220
 refused 2 '--layer nonsense: no layer matches' plan "$MODEL" --layer nonsense
 refused 2 '--layer lm_heat: no layer matches; did you mean lm_head' plan "$MODEL" --layer lm_heat

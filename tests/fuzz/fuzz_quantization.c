@@ -35,7 +35,7 @@ static void require_quantization(const nib_quantization *q)
     }
     if (q->method == NIB_METHOD_FP8)
         require((q->block[0] == 0) == (q->block[1] == 0) && q->block[0] >= 0 && q->block[1] >= 0);
-    if (q->method == NIB_METHOD_COMPRESSED)
+    if (nib__quantization_has_groups(q))
         require(q->group_count > 0);
     for (size_t i = 0; i < q->group_count; i++) {
         require(q->groups[i].name != NULL);
@@ -57,8 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     nib_quantization *q = NULL;
     nib_err err = {.status = NIB_OK};
     nib__arena_init(&arena, &a, 4 << 20);
-    if (nib__quantization_parse(&q, "fuzz", (const char *)data, size, &arena, &a, NULL, &err) ==
-        NIB_OK) {
+    if (nib__quantization_parse(&q, "fuzz", (const char *)data, size, NULL, &arena, &a, NULL,
+                                &err) == NIB_OK) {
         require_quantization(q);
         nib__quantization_free(q);
     } else {

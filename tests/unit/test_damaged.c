@@ -65,8 +65,8 @@ static nib_status read_quantization(const char *text, const nib_allocator *a, ni
     nib_quantization *q = NULL;
     nib__arena_init(&arena, a, 4 << 20);
     nib__ledger_init(&ledger, a);
-    nib_status status =
-        nib__quantization_parse(&q, "config.json", text, strlen(text), &arena, a, &ledger, err);
+    nib_status status = nib__quantization_parse(&q, "config.json", text, strlen(text), NULL, &arena,
+                                                a, &ledger, err);
     if (status == NIB_OK) {
         const nib_coding_group *group;
         bool kept;

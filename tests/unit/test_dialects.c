@@ -331,9 +331,9 @@ static void test_unread_methods(void **state)
 {
     (void)state;
     static const char *const methods[] = {
-        "bitsandbytes", "hqq",        "quanto",   "eetq",       "spqr",       "vptq",       "aqlm",
-        "higgs",        "fbgemm_fp8", "fp_quant", "bitnet",     "quark",      "auto-round", "sinq",
-        "modelopt",     "exl2",       "exl3",     "squeezellm", "of tomorrow"};
+        "bitsandbytes", "hqq",   "quanto",   "eetq",       "spqr",       "vptq",
+        "aqlm",         "higgs", "fp_quant", "bitnet",     "quark",      "auto-round",
+        "sinq",         "exl2",  "exl3",     "squeezellm", "of tomorrow"};
     static const part parts[] = {{"m.weight", "F32", 2, {1, 1}, NULL}};
     char config[200];
     for (size_t i = 0; i < COUNT(methods); i++) {

@@ -491,7 +491,7 @@ static const bad_option bad_options[] = {
     {"kernel", "linear_f32_w4g_f32__avx51_12x32"},
     {"kernel", "torchao-0.10.cutlass_s8s4"}, /* a peer's, which never runs */
     {"place", "moon"},
-    {"engine", "vllm"},
+    {"engine", "tensorrt"},
     {"layer", "b.*"},
 };
 

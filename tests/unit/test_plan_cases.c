@@ -6,6 +6,7 @@
  *   machine NAME | machine cpu ISA      dtype TYPE      training TOKENS      engine NAME strict
  *   allow TEXT      kernel TEXT      place TEXT      without KERNEL
  *   layer NAME ROLE N K SCHEME [bias] [stored SCHEME] [scale TYPE] [act_scale TYPE] [wish LAYOUT]
+ *         [experts COUNT]
  *   expect LAYER denied | rung RUNG | done SCHEME@DEVICE | reason CODE | kernel NAME | advice START
  *   expect LAYER peer KERNEL runs|CODE      expect note CODE
  */
@@ -121,6 +122,8 @@ static void read_layer(case_file *c, char **words)
             layer->scale_type = (nib_type)find_name(c, nib__type_names, value);
         else if (strcmp(words[i], "act_scale") == 0)
             layer->act_scale_type = (nib_type)find_name(c, nib__type_names, value);
+        else if (strcmp(words[i], "experts") == 0)
+            layer->experts = strtoll(value, NULL, 10), layer->top_k = 1;
         else if (strcmp(words[i], "wish") == 0)
             layer->hint = (nib_layout_hint)find_name(c, nib__layout_hint_names, value);
         else

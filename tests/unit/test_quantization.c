@@ -33,7 +33,7 @@ static nib_status parse(parsed *p, const char *text)
     *p = (parsed){.allocator = nib__allocator_default()};
     nib__arena_init(&p->arena, &p->allocator, 4 << 20);
     nib__ledger_init(&p->ledger, &p->allocator);
-    return nib__quantization_parse(&p->q, "config.json", json, size, &p->arena, &p->allocator,
+    return nib__quantization_parse(&p->q, "config.json", json, size, NULL, &p->arena, &p->allocator,
                                    &p->ledger, &p->err);
 }
 

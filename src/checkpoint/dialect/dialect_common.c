@@ -16,7 +16,8 @@ nib_status nib__weight_read_bytes(const nib_weight_query *q, const char *suffix,
     NIB_TRY(nib__weight_expect_matrix(q, suffix, codes, type));
     w->n = codes->shape[0];
     w->k = codes->shape[1];
-    w->layout = NIB_LAYOUT_BYTE;
+    w->layout = codes->stored_n > 0 ? NIB_LAYOUT_BYTE_T : NIB_LAYOUT_BYTE;
+    w->stored_n = codes->stored_n;
     w->codes = codes->data;
     w->rows = codes->rows;
     return NIB_OK;
@@ -40,7 +41,14 @@ static nib_status expect_grid(const nib_weight_query *q, const char *suffix, con
     if (one && t != NULL && is_one_value(t))
         return NIB_OK;
     const bool flat = t != NULL && shape[1] == 1 && t->rank == 1;
-    return nib__weight_expect(q, suffix, t, NIB_TYPE_NONE, flat ? 1 : 2, shape);
+    /* ModelOpt stores scales of blocks as [rows, 1, groups, 1] */
+    const bool spaced = t != NULL && t->rank == 4 && t->shape[1] == 1 && t->shape[3] == 1;
+    const int64_t wide[4] = {shape[0], 1, shape[1], 1};
+    return nib__weight_expect(q, suffix, t, NIB_TYPE_NONE,
+                              flat     ? 1
+                              : spaced ? 4
+                                       : 2,
+                              spaced ? wide : shape);
 }
 
 nib_status nib__weight_read_grid(const nib_weight_query *q, const char *suffix, nib_type type)

@@ -38,4 +38,8 @@ nib_status nib__weight_pick_layout(const nib_weight_query *q, const char *codes,
 /* Reads I32 [k], a permutation of the inputs, into `order`. */
 nib_status nib__weight_read_permutation(const nib_weight_query *q, const char *suffix);
 
+/* Sets the activations that a config group asks for, or reports that they stay floats. Call it
+ * after the weight's scheme is set. in: given is false if they are floats. */
+nib_status nib__weight_set_activations(const nib_weight_query *q, const nib_coding *in);
+
 #endif

@@ -130,7 +130,7 @@ static nib_status set_int_activations(const nib_weight_query *q, const nib_codin
     return NIB_OK;
 }
 
-static nib_status set_activations(const nib_weight_query *q, const nib_coding *in)
+nib_status nib__weight_set_activations(const nib_weight_query *q, const nib_coding *in)
 {
     nib_weight *w = q->out;
     static const char *const input_suffixes[] = {".input_scale", ".input_zero_point",
@@ -362,7 +362,7 @@ nib_status nib__weight_compressed(const nib_weight_query *q)
             return nib__weight_fail(q, NIB_BAD_INPUT, formats[i].codes,
                                     "is missing; format \"%s\" stores its codes there", shown);
         NIB_TRY(formats[i].read(q, &group->weights));
-        return set_activations(q, &group->inputs);
+        return nib__weight_set_activations(q, &group->inputs);
     }
     return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
                             "has format \"%s\"; nibble reads pack-quantized, int-quantized, "

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights of quant_method "fp8", as DeepSeek, transformers and vLLM write them:
+ * Weights of quant_method "fp8", as DeepSeek, transformers and vLLM write them, and of
+ * "fbgemm_fp8", as in Llama 4:
  *
  *   M.weight            F8_E4M3 [n][k]
  *   M.weight_scale_inv  float [ceil(n/128)][ceil(k/128)], if config.json has weight_block_size
@@ -34,6 +35,12 @@ static void set_activations(const nib_weight_query *q)
     if (config->block[0] == 0 && !is_static) {
         w->scheme.act = NIB_ACT_E4M3_TOKEN;
         w->scheme.act_symmetric = true;
+        if (config->act_limit > 0) {
+            nib__format(asked, sizeof asked, "e4m3 activations per token, clipped at %g",
+                        config->act_limit);
+            nib__weight_report(q, weight, asked, "e4m3 activations per token", 0,
+                               "the scale of a token covers its largest value");
+        }
         return;
     }
     if (is_static)

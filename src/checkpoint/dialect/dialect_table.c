@@ -103,6 +103,17 @@ const nib_dialect_row nib__dialects[NIB_DIALECT_COUNT] = {
             .claims = nib__weight_is_fp8,
             .read = nib__weight_fp8,
         },
+    [NIB_DIALECT_MODELOPT] =
+        {
+            .name = "modelopt",
+            .files = "safetensors, as NVIDIA's ModelOpt exports them",
+            .holds = "nvfp4; e4m3 per tensor, row or block; mxfp8; int8 rows",
+            .bias = "float",
+            .read_test = "test_experts_dialects.c:test_forms",
+            .codes = {".weight"},
+            .claims = nib__weight_is_modelopt,
+            .read = nib__weight_modelopt,
+        },
     [NIB_DIALECT_MXFP4] =
         {
             .name = "mxfp4",

@@ -17,6 +17,7 @@ typedef enum nib_dialect {
     NIB_DIALECT_GPTQ,
     NIB_DIALECT_AWQ,
     NIB_DIALECT_FP8,
+    NIB_DIALECT_MODELOPT,
     NIB_DIALECT_MXFP4,
     NIB_DIALECT_8DA4W, /* the state dict of ExecuTorch and torchtune */
     NIB_DIALECT_GPTFAST,
