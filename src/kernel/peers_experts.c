@@ -54,14 +54,15 @@
          "the conversion ends with \"no tensor type fallback is defined for type q4_0\"", NULL)
 
 /* llama.cpp on CUDA: a product of all experts at once, for float weights. */
-#define LLAMA_FLOATS(name_, code_, columns_)                                                       \
+#define LLAMA_FLOATS(name_, code_, sm_)                                                            \
     PEER(name_, LINEAR_EXPERTS, code_, FLOAT, "llama.cpp", "master (2026)",                        \
          LLAMA_MMF ":ggml/src/ggml-cuda/mmf.cu",                                                   \
          NIB_CONDS(NIB_IS(MAKER, NIB_MAKER_NVIDIA, "it is compiled for CUDA"),                     \
-                   NIB_AT_LEAST(SM, 80, "its matrix products need Ampere"),                        \
-                   NIB_MULTIPLE(K, columns_, "a warp reads this many inputs at once"),             \
+                   NIB_AT_LEAST(SM, sm_, "its matrix products of this type need it"),              \
+                   NIB_MULTIPLE(K, 64, "a warp reads this many inputs at once"),                   \
                    NIB_MULTIPLE(N, 32, "a block has 32 outputs"),                                  \
-                   NIB_AT_MOST(M, 512, "above it another path is chosen")),                        \
+                   NIB_AT_MOST(M, 512,                                                             \
+                               "above it, or above 128 for over 1024 outputs, it is not chosen")), \
          "the choice of experts is copied to the host, the stream waits for it, and experts "      \
          "run one after the other",                                                                \
          NULL)
@@ -106,8 +107,8 @@ static const nib_kernel rows[] = {
          LLAMA_QUANT ":src/llama-quant.cpp",
          NIB_CONDS(NIB_MULTIPLE(K, 32, "a block of MXFP4 has 32 inputs")),
          "the conversion ends with \"no tensor type fallback is defined for type mxfp4\"", NULL),
-    LLAMA_FLOATS("llama.cpp.mul_mat_id_f16", F16, 64),
-    LLAMA_FLOATS("llama.cpp.mul_mat_id_bf16", BF16, 64),
+    LLAMA_FLOATS("llama.cpp.mul_mat_id_f16", F16, 70),
+    LLAMA_FLOATS("llama.cpp.mul_mat_id_bf16", BF16, 80),
 
     /* ---- torchao ---- */
     TORCHAO_FILTER("torchao.quantize_experts_int4", I4),
