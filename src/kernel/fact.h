@@ -148,6 +148,7 @@ typedef enum nib_layout_hint {
     X(TOP_K, INT, "top_k", "the request", "the number of top-k candidates", NULL)                  \
     X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \
     X(SINKS, FLAG, "sinks", "the layer", "attention sinks", NULL)                                  \
+    X(CHUNKED, FLAG, "chunked", "the layer", "attention in chunks", NULL)                          \
     X(CLAMPED, FLAG, "clamped", "the layer", "a clamped activation", NULL)                         \
     X(CACHE, ENUM, "cache", "the request", "the KV cache type", nib__type_names)                   \
     X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \

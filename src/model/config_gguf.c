@@ -513,6 +513,25 @@ static nib_status check_others(reader *r)
     return NIB_OK;
 }
 
+/* Chunks, as in llama.cpp: their size is the family's, unless the key is 0, which means that no
+ * layer has them, and that all layers have RoPE. */
+static nib_status set_chunks(reader *r, bool given, int64_t window)
+{
+    nib_config *c = r->c;
+    const int64_t chunk = nib__family_of(c)->absent.window;
+    char asked[32], done[32];
+    if (given && window == 0) {
+        c->rope_layers = NULL;
+        return NIB_OK;
+    }
+    if (given && window != chunk)
+        nib__ledger_add_overruled(r->ledger, "config-key", r->key,
+                                  nib__format_double(asked, (double)window),
+                                  nib__format_double(done, (double)chunk),
+                                  "llama.cpp gives every model of %s this size", r->arch);
+    return nib__layers_window(c, chunk, NULL, r->g->name, r->arena, r->err);
+}
+
 /* Windows: a size, and for some families which layers have it. Absent keys default as in llama.cpp:
  * to the family's pattern, or to all layers if it has none. */
 static nib_status read_windows(reader *r)
@@ -522,6 +541,8 @@ static nib_status read_windows(reader *r)
     int64_t window = 0;
     bool found;
     NIB_TRY(nib__gguf_int(&window, &found, r->g, arch_key(r, "attention.sliding_window"), r->err));
+    if (nib__family_of(c)->window == NIB_WINDOW_CHUNKS)
+        return set_chunks(r, found, window);
     if (!found || window == 0)
         return nib__layers_window(c, 0, NULL, r->g->name, r->arena, r->err);
     if (window < 0)
