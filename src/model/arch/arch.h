@@ -24,7 +24,8 @@ typedef struct nib_family_key {
         NIB_OWN_CHECKED, /* only checked against least and most, not stored */
         NIB_OWN_TEXT     /* only checked against text, not stored */
     } is;
-    double absent;      /* default of transformers */
+    bool optional;      /* of a count: GGUF may leave it out */
+    double absent;      /* default of transformers; of a flag in GGUF: false */
     double least, most; /* supported range */
     const char *text;   /* NIB_OWN_TEXT: the supported value */
     /* value with which the key has no effect, so that families that do not read it accept it,
@@ -38,6 +39,12 @@ typedef struct nib_family_key {
     {                                                                                              \
         .key = key_, .gguf = gguf_, .at = offsetof(nib_config, member), .is = NIB_OWN_COUNT,       \
         .absent = absent_, .least = least_, .most = most_                                          \
+    }
+/* A key with a whole number that a GGUF may leave out. */
+#define NIB_OPTIONAL_KEY(key_, gguf_, member, absent_, least_, most_)                              \
+    {                                                                                              \
+        .key = key_, .gguf = gguf_, .at = offsetof(nib_config, member), .is = NIB_OWN_COUNT,       \
+        .optional = true, .absent = absent_, .least = least_, .most = most_                        \
     }
 /* How many experts there are, and how many a token chooses. */
 #define NIB_EXPERTS_KEY(key, absent)                                                               \
@@ -69,6 +76,7 @@ typedef struct nib_family_row {
     const char *title;      /* its well-known models */
     const char *limits;     /* which of them are refused; NULL: none */
     const char *gguf;       /* general.architecture of GGUF; NULL: not supported from GGUF */
+    int gguf_gating;        /* expert_gating_func of its GGUF: 2 for sigmoid; 0: no such key */
     bool of_params;         /* models with Meta's params.json may be of this family */
     bool head_norms;        /* nib_config.qk_norm */
     bool own_head_norms;    /* each head's norm has its own weight */
