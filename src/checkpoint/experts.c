@@ -95,19 +95,51 @@ static bool replace_module(char out[NIB_FUSED_NAME], const char *name, const cha
     return used < NIB_FUSED_NAME;
 }
 
-bool nib__experts_other_name(char out[NIB_FUSED_NAME], const char *family, const char *module,
-                             size_t number)
+/* Before the names of the text model, in a model that also reads images. */
+static const char *prefix_of(const char *family)
+{
+    return is_family(family, "llama4") ? "language_model." : "";
+}
+
+/* nib__experts_other_name, without a prefix. *number counts down. */
+static bool other_name(char out[NIB_FUSED_NAME], const char *family, const char *module,
+                       size_t *number)
 {
     for (size_t i = 0; i < COUNT(names); i++)
         if (is_family(family, names[i].family) &&
-            replace_module(out, module, names[i].ours, names[i].theirs) && number-- == 0)
+            replace_module(out, module, names[i].ours, names[i].theirs) && (*number)-- == 0)
             return true;
     return false;
+}
+
+bool nib__experts_other_name(char out[NIB_FUSED_NAME], const char *family, const char *module,
+                             size_t number)
+{
+    const char *prefix = prefix_of(family);
+    char inner[NIB_FUSED_NAME];
+    if (other_name(out, family, module, &number))
+        return true;
+    if (prefix[0] == 0)
+        return false;
+    if (number-- != 0) {
+        if (!other_name(inner, family, module, &number))
+            return false;
+        module = inner;
+    }
+    return snprintf(out, NIB_FUSED_NAME, "%s%s", prefix, module) < NIB_FUSED_NAME;
 }
 
 /* Our name of a tensor, or its own. */
 static const char *our_name(char out[NIB_FUSED_NAME], const nib_checkpoint *cp, const char *name)
 {
+    const char *prefix = prefix_of(cp->family);
+    const size_t size = strlen(prefix);
+    if (size != 0 && strncmp(name, prefix, size) == 0 && strlen(name + size) < NIB_FUSED_NAME) {
+        const char *inner = our_name(out, cp, name + size);
+        if (inner != out)
+            snprintf(out, NIB_FUSED_NAME, "%s", inner);
+        return out;
+    }
     for (size_t i = 0; i < COUNT(names); i++)
         if (is_family(cp->family, names[i].family) &&
             replace_module(out, name, names[i].theirs, names[i].ours))

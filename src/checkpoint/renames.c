@@ -114,6 +114,13 @@ static const rename_row in_layer[] = {
     {"ffn_gate_shexp", "mlp.shared_experts.gate_proj", SEVERAL},
     {"ffn_up_shexp", "mlp.shared_experts.up_proj", SEVERAL},
     {"ffn_down_shexp", "mlp.shared_experts.down_proj", SEVERAL},
+    /* of layers that predict further tokens, which are not read */
+    {"nextn.eh_proj", "eh_proj", SEVERAL},
+    {"nextn.embed_tokens", "embed_tokens", SEVERAL},
+    {"nextn.enorm", "enorm", SEVERAL},
+    {"nextn.hnorm", "hnorm", SEVERAL},
+    {"nextn.shared_head_head", "shared_head.head", SEVERAL},
+    {"nextn.shared_head_norm", "shared_head.norm", SEVERAL},
     {"attn_q_a", "self_attn.q_a_proj", LATENT},
     {"attn_q_a_norm", "self_attn.q_a_layernorm", LATENT},
     {"attn_q_b", "self_attn.q_b_proj", LATENT},

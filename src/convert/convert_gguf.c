@@ -9,13 +9,16 @@
 
 #include "chat_files.h"
 #include "config_gguf.h"
+#include "config_keys.h"
 #include "dialects.h"
 #include "gguf.h"
 #include "gguf_describe.h"
 #include "gguf_vocab.h"
 #include "renames.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The type of most weights: the first linear layer's. */
@@ -129,6 +132,22 @@ static nib_status put_divisors(nib_quantize_job *job, const nib_config *c, nib_a
     return NIB_OK;
 }
 
+/* Checks the family's keys that GGUF has none for against what a reader has. */
+static nib_status check_keys(const nib_config *c, const nib_config *read, const char *directory,
+                             nib_err *err)
+{
+    const nib_family_key *keys = nib__family_of(c)->keys;
+    for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
+        const double asked = nib__keys_value(c, &keys[i]), done = nib__keys_value(read, &keys[i]);
+        if (keys[i].gguf == NULL && asked != done)
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "%s: %s is %g, but a GGUF of %s has no key for it, so readers use %g; "
+                             "--format nibble keeps config.json beside the weights",
+                             directory, keys[i].key, asked, nib__arch_name(c->arch), done);
+    }
+    return NIB_OK;
+}
+
 /* Checks values that GGUF has no keys for: its readers derive them from sizes, and must get the
  * model's. */
 static nib_status check_implied(const nib_config *c, const char *directory, nib_ledger *ledger,
@@ -138,6 +157,7 @@ static nib_status check_implied(const nib_config *c, const char *directory, nib_
     char asked[32], done[32];
     nib_config read = *c;
     read.dtype = NIB_TYPE_NONE;
+    read.rope_unrounded = false;
     if (family->complete != NULL)
         family->complete(&read);
     if (family->complete_gguf != NULL)
@@ -149,6 +169,18 @@ static nib_status check_implied(const nib_config *c, const char *directory, nib_
                          "that, so readers use %g; --format nibble keeps config.json beside the "
                          "weights",
                          directory, c->attention_scale, nib__arch_name(c->arch), scale);
+    if (c->rope == NIB_ROPE_YARN && read.rope_unrounded != c->rope_unrounded)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: truncate is %s, but readers of a GGUF of %s %s the range of pairs "
+                         "that yarn changes; --format nibble keeps config.json beside the weights",
+                         directory, c->rope_unrounded ? "false" : "true", nib__arch_name(c->arch),
+                         c->rope_unrounded ? "round" : "do not round");
+    if (c->rope_unrounded)
+        nib__ledger_add_overruled(ledger, "rope", "truncate", "false", "true",
+                                  "a GGUF has no key for it: nibble takes it as false for %s, but "
+                                  "llama.cpp rounds the range of pairs that yarn changes",
+                                  nib__arch_name(c->arch));
+    NIB_TRY(check_keys(c, &read, directory, err));
     if (read.embed_scale != c->embed_scale)
         nib__ledger_add_overruled(ledger, "config-key", "hidden_size",
                                   nib__format_double(asked, c->embed_scale),
@@ -157,6 +189,20 @@ static nib_status check_implied(const nib_config *c, const char *directory, nib_
                                   "transformers rounds to the weights' type and GGUF readers do "
                                   "not");
     return NIB_OK;
+}
+
+/* The model's config, as the output holds it: with the layers that predict further tokens only if
+ * they are stored, as they are copied, but not read. */
+static nib_config written_config(const nib_model *m)
+{
+    nib_config c = m->net.config;
+    char layer[40];
+    const int size = snprintf(layer, sizeof layer, "model.layers.%" PRId64 ".", c.layers);
+    bool stored = false;
+    for (size_t i = 0; i < nib__checkpoint_count(m->net.checkpoint) && !stored; i++)
+        stored = strncmp(nib__checkpoint_at(m->net.checkpoint, i)->name, layer, (size_t)size) == 0;
+    c.moe.unread_layers = stored ? c.moe.unread_layers : 0;
+    return c;
 }
 
 nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_model *m,
@@ -176,11 +222,6 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          "%s: cannot write a GGUF of %s; --format nibble keeps config.json beside "
                          "the weights",
                          m->net.directory, nib__arch_name(c->arch));
-    if (c->rope == NIB_ROPE_YARN && c->rope_unrounded)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: truncate is false, but GGUF readers round the range of pairs that "
-                         "yarn changes; --format nibble keeps config.json beside the weights",
-                         m->net.directory);
     if (c->rope == NIB_ROPE_LONGROPE && !nib__family_of(c)->only_longrope)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: cannot write a GGUF with the rope type \"%s\"; --format nibble "
@@ -192,16 +233,25 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          "of %s cannot record; --format nibble keeps config.json beside the "
                          "weights",
                          m->net.directory, nib__arch_name(c->arch));
+    if (!nib__gguf_chunks_match(c))
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: attention_chunk_size or layer_types give other chunks than a GGUF of "
+                         "%s implies, which are %d positions in layers with RoPE; --format nibble "
+                         "keeps config.json beside the weights",
+                         m->net.directory, nib__arch_name(c->arch),
+                         (int)nib__family_of(c)->absent.window);
     if (!nib__gguf_experts_match(c))
         return nib__fail(
             err, NIB_UNSUPPORTED,
             "%s: norm_topk_prob is false, or some layers have no experts, which a GGUF "
             "of %s cannot record; --format nibble keeps config.json beside the weights",
             m->net.directory, nib__arch_name(c->arch));
-    nib__gguf_describe_config(head, c, nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
+    const nib_config written = written_config(m);
+    nib__gguf_describe_config(head, &written,
+                              nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
                               main_type(&m->net, first));
     NIB_TRY(check_implied(c, m->net.directory, ledger, err));
-    if (c->window > 0 && c->window < c->context && nib__family_of(c)->window != NIB_WINDOW_PATTERN)
+    if (c->window > 0 && c->window < c->context && nib__family_of(c)->window < NIB_WINDOW_PATTERN)
         nib__ledger_add_overruled(
             ledger, "config-key", "sliding_window", nib__format_double(window, (double)c->window),
             NULL,

@@ -5,6 +5,7 @@
 #include "gguf_describe.h"
 
 #include "arch.h"
+#include "config_gguf.h"
 #include "config_keys.h"
 #include "config_rope.h"
 #include "file.h"
@@ -35,7 +36,7 @@ static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch
         const char *name;
         int64_t value;
     } sizes[] = {
-        {"block_count", c->layers},
+        {"block_count", c->layers + c->moe.unread_layers},
         {"context_length", c->context},
         {"embedding_length", c->width},
         {"feed_forward_length", c->ffn},
@@ -64,7 +65,9 @@ static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *ar
     nib__gguf_put_double(head, key, NIB_GGUF_F32, c->rope_theta);
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
         snprintf(key, sizeof key, "%s.%s", arch, keys[i].gguf != NULL ? keys[i].gguf : "");
-        if (keys[i].gguf != NULL && keys[i].is == NIB_OWN_COUNT)
+        if (keys[i].gguf != NULL && keys[i].is == NIB_OWN_FLAG)
+            nib__gguf_put_bool(head, key, nib__keys_value(c, &keys[i]) != 0);
+        else if (keys[i].gguf != NULL && keys[i].is == NIB_OWN_COUNT)
             nib__gguf_put_int(head, key, NIB_GGUF_U32, (int64_t)nib__keys_value(c, &keys[i]));
         else if (keys[i].gguf != NULL)
             nib__gguf_put_double(head, key, NIB_GGUF_F32, nib__keys_value(c, &keys[i]));
@@ -73,6 +76,22 @@ static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *ar
             nib__gguf_put_bool(head, key, c->parallel);
         }
     }
+}
+
+/* What the family implies, and llama.cpp reads. */
+static void put_experts(nib_gguf_head *head, const nib_config *c, const char *arch)
+{
+    char key[80];
+    const int gating = nib__family_of(c)->gguf_gating;
+    snprintf(key, sizeof key, "%s.expert_gating_func", arch);
+    if (gating != 0)
+        nib__gguf_put_int(head, key, NIB_GGUF_U32, gating);
+    snprintf(key, sizeof key, "%s.nextn_predict_layers", arch);
+    if (c->moe.unread_layers > 0)
+        nib__gguf_put_int(head, key, NIB_GGUF_U32, c->moe.unread_layers);
+    snprintf(key, sizeof key, "%s.expert_feed_forward_length", arch);
+    if (c->moe.experts > 0 && !nib__gguf_has_key(c, offsetof(nib_config, moe.ffn)))
+        nib__gguf_put_int(head, key, NIB_GGUF_U32, c->moe.ffn);
 }
 
 /* Factors of llama3 and longrope are tensors, not keys. */
@@ -110,7 +129,7 @@ static void put_windows(nib_gguf_head *head, const nib_config *c, const char *ar
 {
     char key[80];
     const bool pattern = nib__family_of(c)->window == NIB_WINDOW_PATTERN && c->window > 0;
-    if (!pattern && !nib__family_of(c)->gguf_window)
+    if (!pattern && !nib__family_of(c)->gguf_window && !nib__gguf_lacks_chunks(c))
         return;
     snprintf(key, sizeof key, "%s.attention.sliding_window", arch);
     nib__gguf_put_int(head, key, NIB_GGUF_U32, c->window);
@@ -133,6 +152,7 @@ void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *c, const c
     nib__gguf_put_string(head, "general.name", name, strlen(name));
     put_sizes(head, c, arch);
     put_numbers(head, c, arch);
+    put_experts(head, c, arch);
     put_rope(head, c, arch);
     put_windows(head, c, arch);
     if (file_type >= 0)

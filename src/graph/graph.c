@@ -269,7 +269,8 @@ int nib__emit_attention(nib_build *b, int q, nib_attention attention)
                                      .heads = attention.heads,
                                      .scale = attention.scale,
                                      .cap = attention.cap,
-                                     .window = attention.window},
+                                     .window = attention.window,
+                                     .chunked = attention.chunked},
                     columns_of(b, q));
 }
 

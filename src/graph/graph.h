@@ -49,12 +49,14 @@ typedef struct nib_graph_node {
     nib_op op;
     int in[NIB_NODE_INPUTS];    /* values; NIB_NO_ID: none */
     int out;                    /* value; NIB_NO_ID: writes state */
-    int weight;                 /* weight; ROUTE: the bias; ATTN: the sinks; NIB_NO_ID: none */
+    int weight;                 /* weight; ROUTE: the bias; ATTN: the sinks; NIB_NO_ID: none, which
+                                   for a NORM means 1 */
     int weight_step;            /* LINEAR_EXPERTS: from one expert's weight to the next one's */
     int64_t layer;              /* decoder layer, whose state it reads or writes; -1: none */
     int64_t heads;              /* NORM, ROPE, ATTN: rows per token */
     double scale, cap;          /* ATTN, SCALE: nib_attn's, nib_scale's; SWIGLU: alpha and limit */
     int64_t window;             /* ATTN: nib_attn's */
+    bool chunked;               /* ATTN: nib_attn's */
     int table;                  /* ROPE: index of the rotation table */
     nib_activation activation;  /* SWIGLU; alone if in[1] is NIB_NO_ID */
     const nib_routing *routing; /* ROUTE, DISPATCH, LINEAR_EXPERTS, COMBINE */
@@ -129,13 +131,14 @@ int nib__build_vector(nib_build *b, int64_t layer, const char *name, int64_t n);
 /* Each returns the value that it writes. */
 int nib__emit_embed(nib_build *b, int weight);
 int nib__emit_linear(nib_build *b, int x, int weight);
-/* Normalizes each of a token's `heads` rows; 1: the whole token. */
+/* Normalizes each of a token's `heads` rows; 1: the whole token. weight NIB_NO_ID: all 1. */
 int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads);
 int nib__emit_rope(nib_build *b, int x, int64_t heads, int table);
 /* Stores keys and values in the state of their layer. Attention reads that state. */
 void nib__emit_store(nib_build *b, int k, int v);
 typedef struct nib_attention {
     int64_t heads, window;
+    bool chunked;
     double scale, cap;
     int sinks; /* weight; NIB_NO_ID: none */
 } nib_attention;

@@ -155,10 +155,11 @@ static void norm_gradient(lister *l, range nodes)
     dx.in[2] = *sum;
     dx.out[0] = *sum = add_like(l, norm->in[0]);
     dx.out[1] = dw.in[2] = add_rows(l, norm->heads);
-    if (l->graph->weights[norm->weight].centered)
+    if (norm->weight != NIB_NO_ID && l->graph->weights[norm->weight].centered)
         dx.out[2] = dw.in[3] = add_rows(l, norm->heads);
     add(l, &dx);
-    postpone(l, &dw);
+    if (norm->weight != NIB_NO_ID)
+        postpone(l, &dw);
 }
 
 static void rope_gradient(lister *l, range nodes)

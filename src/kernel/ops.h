@@ -210,11 +210,27 @@ typedef struct nib_attn {
     float scale;    /* of q.k */
     float *lse;     /* [m][heads] log of the sum of e^score, for the backward pass; or NULL */
     int64_t window; /* positions that a query attends to, including its own; 0: no limit */
+    bool chunked;   /* from the last multiple of window on instead (Meta, Llama 4, 2025) */
     float cap;      /* a score s = scale * q.k becomes cap * tanh(s / cap); 0: no cap */
     /* [heads] scores of a position without a value, which takes its part of the softmax (OpenAI,
      * gpt-oss, 2025); NULL: none. Merged last. */
     const float *sinks;
 } nib_attn;
+
+/* The first position that the query at `position` attends to; it grows with the position. */
+NIB_INLINE int64_t nib__attn_first(int64_t window, bool chunked, int64_t position)
+{
+    if (window <= 0)
+        return 0;
+    return chunked ? position - position % window : nib__max(0, position + 1 - window);
+}
+/* The end of the positions whose queries attend to the key at `position`, at most `length`. */
+NIB_INLINE int64_t nib__attn_end(int64_t window, bool chunked, int64_t position, int64_t length)
+{
+    if (window <= 0 || window > length)
+        return length;
+    return nib__min(length, chunked ? position - position % window + window : position + window);
+}
 
 typedef enum nib_activation {
     NIB_SILU,      /* x / (1 + e^-x) */
@@ -262,7 +278,8 @@ enum { NIB_EXPERTS_MAX = 1024, NIB_TOP_K_MAX = 64 };
 typedef enum nib_score {
     NIB_SCORE_SOFTMAX, /* softmax over all experts */
     NIB_SCORE_CHOSEN,  /* logits choose; softmax over the chosen ones */
-    NIB_SCORE_SIGMOID
+    NIB_SCORE_SIGMOID,
+    NIB_SCORE_CHOSEN_SIGMOID /* logits choose; sigmoid of each chosen one */
 } nib_score;
 
 /* How a router chooses experts: Shazeer et al., 2017 (softmax over the chosen), Fedus et al., 2021
@@ -278,7 +295,7 @@ typedef struct nib_routing {
     bool normalize; /* weights are divided by their sum, plus `floor` */
     float floor;
     float scale;   /* of the weights, at last */
-    bool on_input; /* the weight multiplies the expert's input instead of its output */
+    bool on_input; /* the weight multiplies the expert's input instead of its output (Llama 4) */
 } nib_routing;
 
 /* The experts of each token and their weights, experts ascending. If a logit is not finite, the

@@ -115,6 +115,7 @@ typedef struct nib_attn_dx {
     nib_cache cache;      /* holds the keys and values that attention read */
     float scale;
     int64_t window; /* as in nib_attn */
+    bool chunked;
     float cap;
 } nib_attn_dx;
 

@@ -42,19 +42,23 @@ static void count_linear(const nib_runner *r, const nib_node *n, double tokens, 
                  rows * (double)(w->n + w->k) * sizeof(float);
 }
 
-/* Positions that all tokens attend to: for each, itself and those before it, or a window of
- * them. */
-static double positions_seen(work of, double window)
+/* Positions that all tokens attend to: for each, itself and those before it, or a window of them,
+ * or those of its chunk. */
+static double positions_seen(work of, const nib_graph_node *attention)
 {
+    const double window = (double)attention->window;
     const double rising = window > 0 ? fmin(of.length, window) : of.length;
-    return of.tokens / of.length * (rising * (rising + 1) / 2 + (of.length - rising) * rising);
+    const double chunks = attention->chunked ? floor(of.length / rising) : 1;
+    const double rest = of.length - chunks * rising;
+    const double seen = attention->chunked ? rest * (rest + 1) / 2 : rest * rising;
+    return of.tokens / of.length * (chunks * rising * (rising + 1) / 2 + seen);
 }
 
 static void count_attention(const nib_runner *r, const nib_node *n, work of, nib_op_line *out)
 {
     const nib_config *c = &r->net->config;
     const double position = (double)nib__cache_bytes(r->kv.type, c->head_dim, 1);
-    const double seen = positions_seen(of, (double)n->of->window);
+    const double seen = positions_seen(of, n->of);
     out->operations = 4 * seen * (double)(c->heads * c->head_dim);
     out->bytes = 2 * seen * (double)c->kv_heads * position;
 }

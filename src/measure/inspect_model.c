@@ -188,6 +188,8 @@ nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const
     nib__text_init(&text, a);
     nib_status status = list_expected(&expected, &job.expected_count, &model->net, &arena, err);
     job.expected = expected;
+    job.first_unread = model->net.config.layers;
+    job.end_unread = job.first_unread + model->net.config.moe.unread_layers;
     if (status == NIB_OK)
         status = nib__verify_render(&job, form, &text, &problems, err);
     status = nib__checkpoint_check_files(job.checkpoint, status, err);

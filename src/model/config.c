@@ -30,6 +30,8 @@ typedef struct reader {
     nib_arena *arena;
     nib_ledger *ledger;
     char key[64]; /* key being read, for messages; empty between keys */
+    char *nested; /* text_config; NULL: absent */
+    bool around;  /* model_type is that of a model with images around the family's text model */
     char *model_type, *hidden_act, *hidden_activation;
     char *class_name; /* the first of architectures */
     nib_rope_given rope;
@@ -75,6 +77,8 @@ static const char *const harmless[] = {"_name_or_path",
                                        "attention_softmax_in_fp32",
                                        "scale_attention_softmax_in_fp32",
                                        "layer_norm_epsilon", /* GPT-2's; no family reads it */
+                                       "for_llm_compressor",
+                                       "_attn_implementation_autoset",
                                        "tokenizer_class"};
 
 /* Keys that name code to run. It is never run, and the ledger says so. */
@@ -214,19 +218,26 @@ static bool read_interval(reader *r, size_t at)
 static bool read_layer_types(reader *r, size_t at)
 {
     (void)at;
-    return nib__layers_read_types(&r->layers, &r->json, r->arena);
+    return nib__layers_read_types(&r->layers, r->family, &r->json, r->arena);
 }
 
-static bool read_dense(reader *r, size_t at)
+static bool read_layer_numbers(reader *r, size_t at)
 {
-    (void)at;
-    return nib__layers_read_dense(&r->layers, &r->json, r->arena);
+    return nib__layers_read_numbers(member_at(r, at), &r->json, r->arena);
 }
 
 static bool read_window(reader *r, size_t at)
 {
     (void)at;
-    return nib__layers_read_window(&r->layers, &r->json);
+    return r->family->window == NIB_WINDOW_CHUNKS ? read_unknown(r)
+                                                  : nib__layers_read_window(&r->layers, &r->json);
+}
+
+static bool read_chunk(reader *r, size_t at)
+{
+    (void)at;
+    return r->family->window == NIB_WINDOW_CHUNKS ? nib__layers_read_window(&r->layers, &r->json)
+                                                  : nib__keys_read(&r->keys, &r->json);
 }
 
 static bool read_first_window(reader *r, size_t at)
@@ -320,8 +331,10 @@ static const struct {
     {"no_rope_layers", read_rotates, 0},
     {"no_rope_layer_interval", read_interval, AT(layers.rotate_interval)},
     {"layer_types", read_layer_types, 0},
-    {"mlp_only_layers", read_dense, 0},
+    {"mlp_only_layers", read_layer_numbers, AT(layers.dense)},
+    {"moe_layers", read_layer_numbers, AT(layers.mixed)},
     {"sliding_window", read_window, 0},
+    {"attention_chunk_size", read_chunk, 0},
     {"use_sliding_window", read_flag, AT(layers.use_window)},
     {"max_window_layers", read_first_window, AT(layers.first_window)},
     {"sliding_window_pattern", read_pattern, 0},
@@ -337,7 +350,8 @@ static bool read_key(reader *r)
 {
     for (size_t i = 0; i < COUNT(keys); i++)
         if (nib__json_is(&r->json, keys[i].key))
-            return keys[i].read(r, keys[i].at);
+            return nib__keys_own(r->family, keys[i].key) ? nib__keys_read(&r->keys, &r->json)
+                                                         : keys[i].read(r, keys[i].at);
     if (is_listed(&r->json, harmless, COUNT(harmless)))
         return nib__json_skip(&r->json);
     if (nib__keys_is_known(&r->json))
@@ -347,8 +361,38 @@ static bool read_key(reader *r)
 
 static bool read_model_type(reader *r)
 {
+    if (nib__json_is(&r->json, "text_config")) {
+        r->nested = nib__json_raw(&r->json, r->arena);
+        return r->nested != NULL;
+    }
     return nib__json_is(&r->json, "model_type") ? read_string(r, &r->model_type)
                                                 : nib__json_skip(&r->json);
+}
+
+/* Keys beside text_config: some hold for the text model, too, whose own keys come later and decide.
+ */
+static bool read_outer_key(reader *r)
+{
+    static const char *const shared[] = {
+        "architectures",       "dtype",      "torch_dtype",        "bos_token_id", "eos_token_id",
+        "quantization_config", "model_type", "tie_word_embeddings"};
+    static const char *const skipped[] = {"text_config", "boi_token_index", "eoi_token_index",
+                                          "image_token_index"};
+    if (is_listed(&r->json, shared, COUNT(shared)))
+        return read_key(r);
+    if (is_listed(&r->json, skipped, COUNT(skipped)) ||
+        is_listed(&r->json, harmless, COUNT(harmless)))
+        return nib__json_skip(&r->json);
+    if (!nib__json_is(&r->json, "vision_config"))
+        return read_unknown(r);
+    nib__ledger_add_setting(r->ledger,
+                            &(nib_ledger_setting){.code = "config-key",
+                                                  .name = "vision_config",
+                                                  .done = "text",
+                                                  .by = NIB_BY_CONFIG,
+                                                  .relation = NIB_SETTING_NARROWER},
+                            "only the text model is read; images are refused");
+    return nib__json_skip(&r->json);
 }
 
 /* Adds the key that was being read to the JSON reader's error. */
@@ -392,8 +436,13 @@ static nib_status find_family(reader *r, const char *name, nib_err *err)
             name);
     char shown[64], names[320];
     size_t i = 0;
-    while (nib__family_at(i) != NULL && strcmp(nib__family_at(i)->name, r->model_type) != 0)
-        i++;
+    for (; nib__family_at(i) != NULL; i++) {
+        const nib_family_row *family = nib__family_at(i);
+        r->around = r->nested != NULL && family->around != NULL &&
+                    strcmp(family->around, r->model_type) == 0;
+        if (r->around || strcmp(family->name, r->model_type) == 0)
+            break;
+    }
     if (nib__family_at(i) == NULL)
         return nib__fail(
             err, NIB_UNSUPPORTED, "%s: the architecture \"%s\" is not supported; %s are", name,
@@ -402,6 +451,23 @@ static nib_status find_family(reader *r, const char *name, nib_err *err)
     r->c.arch = (nib_arch)i;
     r->family = nib__family_at(i);
     return NIB_OK;
+}
+
+/* Reads a model around a text model, and the text model. */
+static nib_status read_nested(reader *r, const char *name, const char *text, size_t size,
+                              nib_err *err)
+{
+    char shown[64];
+    NIB_TRY(read_all(r, read_outer_key, name, text, size, err));
+    r->model_type = NULL;
+    NIB_TRY(read_all(r, read_key, name, r->nested, strlen(r->nested), err));
+    return r->model_type == NULL || strcmp(r->model_type, r->family->name) == 0
+               ? NIB_OK
+               : nib__fail(
+                     err, NIB_UNSUPPORTED,
+                     "%s: model_type of text_config is \"%s\"; only %s is supported", name,
+                     nib__escape_name(shown, sizeof shown, r->model_type, strlen(r->model_type)),
+                     r->family->name);
 }
 
 /* Sets the defaults of transformers for absent keys. */
@@ -466,7 +532,7 @@ static nib_status check_act(const reader *r, const char *name, nib_err *err)
 static void report_class(const reader *r)
 {
     char shown[NIB_SHOWN];
-    if (r->class_name && (r->classes & 1U << r->c.arch) == 0)
+    if (r->class_name && !r->around && (r->classes & 1U << r->c.arch) == 0)
         nib__ledger_add_overruled(r->ledger, "config-key", "architectures",
                                   nib__escape_string(shown, r->class_name), r->family->class_name,
                                   "model_type is \"%s\", which selects %s", r->family->name,
@@ -521,7 +587,10 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     NIB_TRY(read_all(&r, read_model_type, name, text, size, err));
     NIB_TRY(find_family(&r, name, err));
     set_defaults(&r);
-    NIB_TRY(read_all(&r, read_key, name, text, size, err));
+    if (r.around)
+        NIB_TRY(read_nested(&r, name, text, size, err));
+    else
+        NIB_TRY(read_all(&r, read_key, name, text, size, err));
     c->dtype = r.dtypes[r.dtypes[0] == NIB_TYPE_NONE];
     set_biases(&r);
     const nib_config_names names = {.width = "hidden_size",
@@ -533,10 +602,10 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
                                     .vocab = "vocab_size",
                                     .context = "max_position_embeddings",
                                     .eps = nib__eps_keys[r.family->eps]};
+    NIB_TRY(nib__keys_apply(c, &r.keys, name, err));
     NIB_TRY(nib__config_derive(c, name, &names, err));
     NIB_TRY(nib__config_check(c, name, &names, err));
     NIB_TRY(nib__layers_apply(c, &r.layers, name, arena, ledger, err));
-    NIB_TRY(nib__keys_apply(c, &r.keys, name, err));
     NIB_TRY(check_act(&r, name, err));
     report_overruled(&r);
     NIB_TRY(nib__rope_apply(c, &r.rope, name, ledger, err));

@@ -34,7 +34,8 @@ typedef enum nib_arch {
     NIB_ARCH_MIXTRAL,
     NIB_ARCH_GRANITE_MOE,
     NIB_ARCH_GLM4_MOE,
-    NIB_ARCH_GPT_OSS
+    NIB_ARCH_GPT_OSS,
+    NIB_ARCH_LLAMA4
 } nib_arch;
 
 typedef enum nib_rope_kind {
@@ -58,6 +59,7 @@ typedef struct nib_mixture {
     bool normalize;             /* the chosen weights are divided by their sum */
     bool chosen_softmax;        /* softmax over the chosen logits alone */
     bool sigmoid;               /* instead of softmax; and a bias that only chooses */
+    bool scaled_inputs;         /* sigmoids of the chosen logits multiply the experts' inputs */
     double scale;               /* of the weights; 0: 1 */
     int64_t groups, top_groups; /* as in nib_routing; 0: 1 */
     int64_t unread_layers;      /* after the model's, to predict further tokens: not read */
@@ -79,8 +81,10 @@ typedef struct nib_config {
     /* longrope: [nib__config_rope_dims / 2] divisors for contexts up to rope_original, and for
      * longer ones */
     const float *rope_short, *rope_long;
-    double query_beta; /* rotated queries are multiplied by 1 + beta ln(1 + floor(position /
-                          rope_original)); 0: not scaled */
+    /* Queries are multiplied by 1 + beta ln(1 + floor((position + first) / step)); beta 0: not. */
+    double query_beta;
+    int64_t query_step, query_first;
+    bool query_unrotated;       /* those of layers without RoPE; else those of layers with it */
     const float *rope_divisors; /* [head_dim / 2] divisor of each frequency; NULL: all 1 */
     const bool *rope_layers;    /* [layers] layers that use RoPE; NULL: all */
     int64_t rope_dims;          /* leading channels of a head that rotate; 0: all */
@@ -88,6 +92,7 @@ typedef struct nib_config {
     double local_theta;         /* rope_theta of layers with a window, without scaling; 0: the same
                                    rope_theta */
     int64_t window;             /* positions a query sees, including its own; 0: all */
+    bool chunked;               /* nib_attn.chunked, of layers that have the window */
     const bool *window_layers;  /* [layers] layers that have the window; NULL: all */
     double embed_scale, residual_scale, logits_scale; /* factors; 0: none */
     double attention_scale;                           /* of q.k; 0: head_dim^-1/2 */
@@ -126,8 +131,8 @@ NIB_INLINE int64_t nib__config_rope_dims(const nib_config *c)
     return c->rope_dims > 0 ? c->rope_dims : c->head_dim;
 }
 
-/* Number of RoPE tables: the main one, and a second for layers with a window or for scaled queries.
- * No family has both. */
+/* Number of RoPE tables: the main one, and a second for layers with a window or for scaled queries,
+ * which it does not rotate in layers without RoPE. No family has both. */
 NIB_INLINE int nib__config_ropes(const nib_config *c)
 {
     return c->local_theta > 0 || c->query_beta > 0 ? 2 : 1;

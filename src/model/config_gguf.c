@@ -87,6 +87,44 @@ static nib_status read_arch(reader *r)
                      nib__family_names(families, sizeof families));
 }
 
+/* The family's key for this member, an offset in nib_config; NULL: none. */
+static const nib_family_key *key_at(const nib_config *c, size_t at)
+{
+    const nib_family_key *keys = nib__family_of(c)->keys;
+    while (keys != NULL && keys->key != NULL && (keys->at != at || keys->is >= NIB_OWN_CHECKED))
+        keys++;
+    return keys != NULL && keys->key != NULL ? keys : NULL;
+}
+
+bool nib__gguf_has_key(const nib_config *c, size_t at)
+{
+    const nib_family_key *key = key_at(c, at);
+    return key != NULL && key->gguf != NULL;
+}
+
+/* Whether the family has layers after its own that predict further tokens. */
+static bool has_unread_layers(const nib_config *c)
+{
+    return key_at(c, offsetof(nib_config, moe.unread_layers)) != NULL;
+}
+
+/* Such layers are part of block_count, but not read. */
+static nib_status skip_layers(reader *r)
+{
+    nib_config *c = r->c;
+    bool found;
+    if (!has_unread_layers(c))
+        return NIB_OK;
+    NIB_TRY(nib__gguf_int(&c->moe.unread_layers, &found, r->g, arch_key(r, "nextn_predict_layers"),
+                          r->err));
+    if (c->moe.unread_layers < 0 || c->moe.unread_layers >= c->layers)
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: %s is %" PRId64 ", but block_count is only %" PRId64, r->g->name,
+                         r->key, c->moe.unread_layers, c->layers);
+    c->layers -= c->moe.unread_layers;
+    return NIB_OK;
+}
+
 static nib_status read_sizes(reader *r)
 {
     nib_config *c = r->c;
@@ -112,6 +150,7 @@ static nib_status read_sizes(reader *r)
             return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 1 to %d is expected",
                              r->g->name, r->key, *sizes[i].out, 1 << 30);
     }
+    NIB_TRY(skip_layers(r));
     NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g, arch_key(r, eps_key(c)), r->err));
     return nib__gguf_double(&c->rope_theta, &found, r->g, arch_key(r, "rope.freq_base"), r->err);
 }
@@ -160,11 +199,8 @@ static void detect_biases(reader *r)
 
 static bool has_flag(const nib_config *c, size_t at)
 {
-    const nib_family_key *keys = nib__family_of(c)->keys;
-    for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++)
-        if (keys[i].is == NIB_OWN_FLAG && keys[i].at == at)
-            return true;
-    return false;
+    const nib_family_key *key = key_at(c, at);
+    return key != NULL && key->is == NIB_OWN_FLAG;
 }
 
 /* For families whose models vary: whether q and k heads have norms, and whether the MLP has a norm
@@ -401,12 +437,17 @@ static nib_status read_family_keys(reader *r)
     const nib_family_key *keys = nib__family_of(r->c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
         double value = keys[i].absent;
-        bool found;
+        bool found, flag = false;
         if (keys[i].gguf == NULL)
             continue;
-        const bool needed = keys[i].is == NIB_OWN_COUNT;
-        NIB_TRY(nib__gguf_double(&value, needed ? NULL : &found, r->g, arch_key(r, keys[i].gguf),
-                                 r->err));
+        const bool needed = keys[i].is == NIB_OWN_COUNT && !keys[i].optional;
+        arch_key(r, keys[i].gguf);
+        if (keys[i].is == NIB_OWN_FLAG) {
+            NIB_TRY(nib__gguf_bool(&flag, &found, r->g, r->key, r->err));
+            value = flag;
+        } else {
+            NIB_TRY(nib__gguf_double(&value, needed ? NULL : &found, r->g, r->key, r->err));
+        }
         if (!(value >= keys[i].least) || !(value <= keys[i].most))
             return nib__fail(r->err, NIB_BAD_INPUT,
                              "%s: %s is %g; a value from %g to %g is expected", r->g->name, r->key,
@@ -454,7 +495,9 @@ static nib_status check_numbers(reader *r)
         const char *key = arch_key(r, changing[i].name);
         double value = changing[i].neutral;
         bool found;
-        if (find_family_key(r, changing[i].name) != NULL || is_read_by_rope(r->c, changing[i].name))
+        if (find_family_key(r, changing[i].name) != NULL ||
+            is_read_by_rope(r->c, changing[i].name) ||
+            (has_unread_layers(r->c) && strcmp(changing[i].name, "nextn_predict_layers") == 0))
             continue;
         NIB_TRY(nib__gguf_double(&value, &found, r->g, key, r->err));
         if (found && value != changing[i].neutral)
@@ -486,6 +529,33 @@ static nib_status check_flags(reader *r)
     return NIB_OK;
 }
 
+/* Numbers that the family or other keys imply. */
+static nib_status check_experts(reader *r)
+{
+    const nib_config *c = r->c;
+    const int64_t gating = nib__family_of(c)->gguf_gating;
+    const struct {
+        const char *key;
+        int64_t value;
+        bool implied;
+    } numbers[] = {{"expert_gating_func", gating, gating != 0},
+                   {"expert_feed_forward_length", c->ffn,
+                    nib__family_of(c)->experts != NULL &&
+                        !nib__gguf_has_key(c, offsetof(nib_config, moe.ffn))}};
+    for (size_t i = 0; i < COUNT(numbers); i++) {
+        int64_t value = numbers[i].value;
+        bool found;
+        if (!numbers[i].implied)
+            continue;
+        NIB_TRY(nib__gguf_int(&value, &found, r->g, arch_key(r, numbers[i].key), r->err));
+        if (value != numbers[i].value)
+            return nib__fail(r->err, NIB_UNSUPPORTED,
+                             "%s: %s is %" PRId64 "; only %" PRId64 " is supported here",
+                             r->g->name, r->key, value, numbers[i].value);
+    }
+    return NIB_OK;
+}
+
 static nib_status check_others(reader *r)
 {
     int64_t value_length = r->c->head_dim, version = 2;
@@ -513,6 +583,25 @@ static nib_status check_others(reader *r)
     return NIB_OK;
 }
 
+/* Chunks, as in llama.cpp: their size is the family's, unless the key is 0, which means that no
+ * layer has them, and that all layers have RoPE. */
+static nib_status set_chunks(reader *r, bool given, int64_t window)
+{
+    nib_config *c = r->c;
+    const int64_t chunk = nib__family_of(c)->absent.window;
+    char asked[32], done[32];
+    if (given && window == 0) {
+        c->rope_layers = NULL;
+        return NIB_OK;
+    }
+    if (given && window != chunk)
+        nib__ledger_add_overruled(r->ledger, "config-key", r->key,
+                                  nib__format_double(asked, (double)window),
+                                  nib__format_double(done, (double)chunk),
+                                  "llama.cpp gives every model of %s this size", r->arch);
+    return nib__layers_window(c, chunk, NULL, r->g->name, r->arena, r->err);
+}
+
 /* Windows: a size, and for some families which layers have it. Absent keys default as in llama.cpp:
  * to the family's pattern, or to all layers if it has none. */
 static nib_status read_windows(reader *r)
@@ -522,6 +611,8 @@ static nib_status read_windows(reader *r)
     int64_t window = 0;
     bool found;
     NIB_TRY(nib__gguf_int(&window, &found, r->g, arch_key(r, "attention.sliding_window"), r->err));
+    if (nib__family_of(c)->window == NIB_WINDOW_CHUNKS)
+        return set_chunks(r, found, window);
     if (!found || window == 0)
         return nib__layers_window(c, 0, NULL, r->g->name, r->arena, r->err);
     if (window < 0)
@@ -566,13 +657,42 @@ static nib_status fill_rope_layers(reader *r)
 
 bool nib__gguf_experts_match(const nib_config *c)
 {
-    return c->moe.experts == 0 ||
-           (c->moe.normalize && c->moe.interval == 1 && c->moe.dense == NULL);
+    const nib_mixture *moe = &c->moe;
+    const bool layers =
+                   moe->dense == NULL &&
+                   (moe->interval == 1 || nib__gguf_has_key(c, offsetof(nib_config, moe.interval))),
+               weights = moe->normalize || moe->chosen_softmax || moe->scaled_inputs ||
+                         nib__gguf_has_key(c, offsetof(nib_config, moe.normalize));
+    return moe->experts == 0 || (layers && weights);
+}
+
+bool nib__gguf_lacks_chunks(const nib_config *c)
+{
+    bool rotate = nib__family_of(c)->window == NIB_WINDOW_CHUNKS && c->window == 0;
+    for (int64_t i = 0; rotate && i < c->layers; i++)
+        rotate = nib__config_has_rope(c, i);
+    return rotate;
+}
+
+bool nib__gguf_chunks_match(const nib_config *c)
+{
+    const int64_t chunk = nib__family_of(c)->absent.window;
+    if (nib__family_of(c)->window != NIB_WINDOW_CHUNKS || nib__gguf_lacks_chunks(c))
+        return true;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const int64_t own = nib__config_window(c, i), want = nib__config_has_rope(c, i) ? chunk : 0;
+        const bool limited = own > 0 && own<c->context, implied = want> 0 && want < c->context;
+        if (limited != implied || (limited && own != want))
+            return false;
+    }
+    return true;
 }
 
 bool nib__gguf_rope_layers_match(const nib_config *c)
 {
     const int64_t every = nib__family_of(c)->rope_interval;
+    if (nib__gguf_lacks_chunks(c))
+        return true;
     for (int64_t i = 0; every > 0 && c->rope_layers != NULL && i < c->layers; i++)
         if (c->rope_layers[i] != ((i + 1) % every != 0))
             return false;
@@ -608,6 +728,7 @@ static bool is_known(const reader *r, const char *name)
                                         "rope.scaling.finetuned",
                                         "tensor_data_layout",
                                         "expert_used_count",
+                                        "expert_feed_forward_length",
                                         "pooling_type"};
     for (size_t i = 0; i < COUNT(known); i++)
         if (strcmp(known[i], name) == 0)
@@ -630,6 +751,7 @@ static bool is_conditional(bool *used, const nib_config *c, const char *name)
         bool used;
     } keys[] = {{"attention.layer_norm_rms_epsilon", rms},
                 {"attention.layer_norm_epsilon", !rms},
+                {"expert_gating_func", family->gguf_gating != 0},
                 {"rope.scaling.original_context_length", original},
                 {"rope.scaling.factor", factor},
                 {"rope.scale_linear", factor}};
@@ -711,6 +833,7 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
     NIB_TRY(read_family_keys(&r));
     NIB_TRY(check_numbers(&r));
     NIB_TRY(check_flags(&r));
+    NIB_TRY(check_experts(&r));
     NIB_TRY(check_others(&r));
     NIB_TRY(check_unknown(&r));
     NIB_TRY(check_tensors(&r));
@@ -722,6 +845,12 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
         family->complete(out);
     if (family->complete_gguf != NULL)
         family->complete_gguf(out);
+    if (out->rope_unrounded && ledger != NULL)
+        nib__ledger_add_note(
+            ledger, "rope",
+            "yarn changes a range of pairs that is not rounded, as %s's config.json "
+            "says and a GGUF cannot; llama.cpp rounds it",
+            family->name);
     return nib__config_check_mixture(out, r.g->name, err);
 }
 

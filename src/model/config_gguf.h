@@ -22,6 +22,12 @@ void nib__gguf_report_tokenizer(const nib_gguf *gguf, nib_ledger *ledger);
 
 /* Whether the layers that use RoPE are those that a GGUF of this family implies. */
 bool nib__gguf_rope_layers_match(const nib_config *config);
+/* Whether a model of a family with chunks has none, and RoPE in all layers. */
+bool nib__gguf_lacks_chunks(const nib_config *config);
+/* Whether the layers that attend in chunks, and their size, are those that a GGUF implies. */
+bool nib__gguf_chunks_match(const nib_config *config);
+/* Whether the family's GGUF has a key for this member, an offset in nib_config. */
+bool nib__gguf_has_key(const nib_config *config, size_t at);
 /* Whether experts are in all layers and weighed as a GGUF of this family implies. */
 bool nib__gguf_experts_match(const nib_config *config);
 

@@ -62,6 +62,14 @@ bool nib__keys_is_known(const nib_json *json)
     return find_known(&known, json);
 }
 
+bool nib__keys_own(const nib_family_row *family, const char *key)
+{
+    const nib_family_key *keys = family->keys;
+    while (keys != NULL && keys->key != NULL && strcmp(keys->key, key) != 0)
+        keys++;
+    return keys != NULL && keys->key != NULL;
+}
+
 static const nib_key_given *find_given(const nib_keys_given *s, const char *key)
 {
     for (size_t i = 0; i < s->count; i++)
@@ -152,8 +160,8 @@ static nib_status apply_key(nib_config *c, const nib_family_key *key, const nib_
                                nib__arch_name(c->arch));
     const bool none = null && key->least <= 0; /* null means no cap */
     const double value = given ? entry->number : none ? 0 : key->absent;
-    const bool half = (key->is == NIB_OWN_FLAG && value != 0 && value != 1) ||
-                      (key->is == NIB_OWN_COUNT && value != floor(value));
+    const bool half =
+        (key->is == NIB_OWN_FLAG || key->is == NIB_OWN_COUNT) && value != floor(value);
     if (half || !(value >= key->least) || !(value <= key->most)) {
         nib__format(value_shown, sizeof value_shown, "%g", value);
         if (key->least == key->most)

@@ -33,6 +33,10 @@ nib_status nib__keys_apply(nib_config *config, const nib_keys_given *given, cons
                            nib_err *err);
 
 struct nib_family_key;
+struct nib_family_row;
+/* Whether the family itself has this key, which then is read instead of a general one of its name.
+ */
+bool nib__keys_own(const struct nib_family_row *family, const char *key);
 /* Sets the member of config that the key stands for. */
 void nib__keys_set(nib_config *config, const struct nib_family_key *key, double value);
 /* The inverse: the key's value for this config. */

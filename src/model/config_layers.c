@@ -20,8 +20,14 @@ static bool *allocate_list(nib_json *j, nib_arena *arena)
     return list;
 }
 
+const char *nib__layers_local(const nib_family_row *family)
+{
+    return family->window == NIB_WINDOW_CHUNKS ? "chunked_attention" : "sliding_attention";
+}
+
 /* layer_types: one name per layer. */
-bool nib__layers_read_types(nib_layers_given *s, nib_json *j, nib_arena *arena)
+bool nib__layers_read_types(nib_layers_given *s, const nib_family_row *family, nib_json *j,
+                            nib_arena *arena)
 {
     if (nib__json_next(j) == NIB_JSON_NULL)
         return true;
@@ -29,7 +35,7 @@ bool nib__layers_read_types(nib_layers_given *s, nib_json *j, nib_arena *arena)
         return false;
     s->sliding = allocate_list(j, arena);
     for (s->type_count = 0; s->sliding != NULL && nib__json_next(j) == NIB_JSON_STRING;) {
-        const bool slides = nib__json_is(j, "sliding_attention");
+        const bool slides = nib__json_is(j, nib__layers_local(family));
         if (s->type_count == NIB_LAYERS_MAX) {
             nib__json_fail(j, "at most %d layers are supported", NIB_LAYERS_MAX);
             return false;
@@ -67,25 +73,25 @@ bool nib__layers_read_rotates(nib_layers_given *s, nib_json *j, nib_arena *arena
     return layers != NULL && nib__config_check_event(j, NIB_JSON_ARRAY_END);
 }
 
-/* mlp_only_layers: indices of layers. */
-bool nib__layers_read_dense(nib_layers_given *s, nib_json *j, nib_arena *arena)
+/* mlp_only_layers, moe_layers: indices of layers. */
+bool nib__layers_read_numbers(nib_layer_list *list, nib_json *j, nib_arena *arena)
 {
     if (nib__json_next(j) == NIB_JSON_NULL)
         return true;
     if (!nib__config_check_event(j, NIB_JSON_ARRAY))
         return false;
-    s->dense = nib__arena_take(arena, NIB_LAYERS_MAX, sizeof *s->dense);
-    if (s->dense == NULL)
-        nib__json_fail_memory(j, NIB_LAYERS_MAX * sizeof *s->dense);
-    for (s->dense_count = 0; s->dense != NULL && nib__json_next(j) == NIB_JSON_NUMBER;) {
-        if (s->dense_count == NIB_LAYERS_MAX) {
+    list->at = nib__arena_take(arena, NIB_LAYERS_MAX, sizeof *list->at);
+    if (list->at == NULL)
+        nib__json_fail_memory(j, NIB_LAYERS_MAX * sizeof *list->at);
+    for (list->count = 0; list->at != NULL && nib__json_next(j) == NIB_JSON_NUMBER;) {
+        if (list->count == NIB_LAYERS_MAX) {
             nib__json_fail(j, "at most %d layers are supported", NIB_LAYERS_MAX);
             return false;
         }
-        if (!nib__json_int64(j, &s->dense[s->dense_count++]))
+        if (!nib__json_int64(j, &list->at[list->count++]))
             return false;
     }
-    return s->dense != NULL && nib__config_check_event(j, NIB_JSON_ARRAY_END);
+    return list->at != NULL && nib__config_check_event(j, NIB_JSON_ARRAY_END);
 }
 
 /* sliding_window_pattern: a number, or a letter for each layer of the repeating pattern. */
@@ -141,6 +147,7 @@ static bool has_window(const nib_config *c, const nib_layers_given *s, int64_t i
         return s->use_window &&
                i >= (s->first_window < 0 ? family->absent.first_window : s->first_window);
     case NIB_WINDOW_UNROTATED: return s->use_window && !c->rope_layers[i];
+    case NIB_WINDOW_CHUNKS: return c->rope_layers[i];
     case NIB_WINDOW_PATTERN: return in_pattern(s, s->pattern > 0 ? s->pattern : family->pattern, i);
     default: return false;
     }
@@ -158,6 +165,7 @@ static nib_status set_windows(nib_config *c, int64_t window, const bool *layers,
         all = all && has[i];
     }
     c->window = any ? window : 0;
+    c->chunked = any && nib__family_of(c)->window == NIB_WINDOW_CHUNKS;
     c->window_layers = any && !all ? has : NULL;
     if (any && nib__family_of(c)->rope_in_windows)
         c->rope_layers = c->window_layers;
@@ -225,14 +233,17 @@ static nib_status find_windows(nib_config *c, const nib_layers_given *s, const c
     if (s->other_type)
         return nib__fail(
             err, NIB_UNSUPPORTED,
-            "%s: layer_types names \"%s\"; only full_attention and sliding_attention are supported",
-            name, nib__escape_name(shown, sizeof shown, s->other_type, strlen(s->other_type)));
+            "%s: layer_types names \"%s\"; only full_attention and %s are supported", name,
+            nib__escape_name(shown, sizeof shown, s->other_type, strlen(s->other_type)),
+            nib__layers_local(family));
     for (int64_t i = 0; i < s->type_count; i++)
         slides = slides || s->sliding[i];
     if (slides && window <= 0)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: layer_types names \"sliding_attention\", but %s",
-                         name,
-                         off ? "use_sliding_window is not true" : "sliding_window is not given");
+        return nib__fail(err, NIB_BAD_INPUT, "%s: layer_types names \"%s\", but %s", name,
+                         nib__layers_local(family),
+                         off                                   ? "use_sliding_window is not true"
+                         : family->window == NIB_WINDOW_CHUNKS ? "attention_chunk_size is null"
+                                                               : "sliding_window is not given");
     if (s->window == 0 && s->sliding == NULL && family->window == NIB_WINDOW_PATTERN &&
         !family->rope_in_windows)
         return nib__fail(err, NIB_BAD_INPUT,
@@ -290,29 +301,42 @@ static nib_status find_rotation(nib_config *c, const nib_layers_given *s, const 
 
 /* ---- experts ---- */
 
-/* Layers of a mixture that mlp_only_layers makes plain. */
+static nib_status mark_layers(bool *layers, const nib_config *c, const nib_layer_list *list,
+                              const char *key, const char *name, bool to, nib_err *err)
+{
+    for (int64_t i = 0; i < list->count; i++) {
+        if (list->at[i] < 0 || list->at[i] >= c->layers)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: %s names layer %" PRId64 ", but num_hidden_layers is %" PRId64,
+                             name, key, list->at[i], c->layers);
+        layers[list->at[i]] = to;
+    }
+    return NIB_OK;
+}
+
+/* Layers of a mixture that mlp_only_layers, or moe_layers without them, makes plain. moe_layers
+ * takes precedence over the family's interval. */
 static nib_status find_dense(nib_config *c, const nib_layers_given *s, const char *name,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
-    if (s->dense_count == 0)
-        return NIB_OK;
-    if (nib__family_of(c)->experts == NULL) {
+    const bool experts = nib__family_of(c)->experts != NULL,
+               mixed = nib__family_of(c)->lists_experts && s->mixed.at != NULL;
+    if (s->dense.count > 0 && !experts)
         nib__ledger_add_unread(ledger, "config-key", "config.json", "mlp_only_layers", "a list");
+    if (s->mixed.count > 0 && !mixed)
+        nib__ledger_add_unread(ledger, "config-key", "config.json", "moe_layers", "a list");
+    if (!experts || (s->dense.count == 0 && !mixed))
         return NIB_OK;
-    }
     bool *dense = nib__arena_take(arena, (uint64_t)c->layers, sizeof *dense);
     if (dense == NULL)
         return nib__fail_memory(err, (uint64_t)c->layers, "a list of layers");
-    for (int64_t i = 0; i < s->dense_count; i++) {
-        if (s->dense[i] < 0 || s->dense[i] >= c->layers)
-            return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: mlp_only_layers names layer %" PRId64
-                             ", but num_hidden_layers is %" PRId64,
-                             name, s->dense[i], c->layers);
-        dense[s->dense[i]] = true;
-    }
+    for (int64_t i = 0; mixed && i < c->layers; i++)
+        dense[i] = true;
+    c->moe.interval = mixed ? 1 : c->moe.interval;
     c->moe.dense = dense;
-    return NIB_OK;
+    if (mixed)
+        NIB_TRY(mark_layers(dense, c, &s->mixed, "moe_layers", name, false, err));
+    return mark_layers(dense, c, &s->dense, "mlp_only_layers", name, true, err);
 }
 
 /* ---- keys that are not followed ---- */

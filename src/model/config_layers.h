@@ -10,6 +10,14 @@
 
 enum { NIB_LAYERS_MAX = 1024 };
 
+/* Numbers of layers. */
+typedef struct nib_layer_list {
+    int64_t *at; /* [count]; NULL: the key is absent */
+    int64_t count;
+} nib_layer_list;
+
+struct nib_family_row;
+
 typedef struct nib_layers_given {
     int64_t window;        /* sliding_window, or the family's default; 0: null */
     int64_t first_window;  /* max_window_layers; negative: absent */
@@ -17,22 +25,26 @@ typedef struct nib_layers_given {
     int64_t pattern;       /* sliding_window_pattern: every n-th layer has no window; 0: absent */
     char *pattern_letters; /* the same as letters, "LLLG": L has a window; NULL: a number, or
                               absent */
-    bool *sliding;         /* [type_count] layer_types: true for sliding attention; NULL: absent */
+    bool *sliding;         /* [type_count] layer_types: true for sliding attention, or for the
+                              family's chunked attention; NULL: absent */
     int64_t type_count;
-    char *other_type; /* first of layer_types that is neither full nor sliding attention */
+    char *other_type; /* first of layer_types that is neither full nor this attention */
     bool *rotates;    /* [rotate_count] no_rope_layers, in which 1 means RoPE; NULL: absent */
     int64_t rotate_count;
     int64_t rotate_interval; /* no_rope_layer_interval; 0: absent */
-    int64_t *dense;          /* [dense_count] mlp_only_layers: layers without experts */
-    int64_t dense_count;
+    nib_layer_list dense;    /* mlp_only_layers: layers without experts */
+    nib_layer_list mixed;    /* moe_layers: the layers with experts */
 } nib_layers_given;
 
 /* Each reads the value after its key. */
-bool nib__layers_read_types(nib_layers_given *given, nib_json *json, nib_arena *arena);
+bool nib__layers_read_types(nib_layers_given *given, const struct nib_family_row *family,
+                            nib_json *json, nib_arena *arena);
 bool nib__layers_read_rotates(nib_layers_given *given, nib_json *json, nib_arena *arena);
 bool nib__layers_read_pattern(nib_layers_given *given, nib_json *json, nib_arena *arena);
-bool nib__layers_read_dense(nib_layers_given *given, nib_json *json, nib_arena *arena);
+bool nib__layers_read_numbers(nib_layer_list *list, nib_json *json, nib_arena *arena);
 bool nib__layers_read_window(nib_layers_given *given, nib_json *json);
+/* What layer_types calls attention that the family limits to a window or a chunk. */
+const char *nib__layers_local(const struct nib_family_row *family);
 /* Sets windows, RoPE and experts of layers in config, whose family and sizes must be set. Adds to
  * ledger (NULL allowed) a line for each key that is overruled. */
 nib_status nib__layers_apply(nib_config *config, const nib_layers_given *given, const char *name,

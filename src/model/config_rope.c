@@ -248,11 +248,12 @@ nib_status nib__rope_check(const nib_config *c, const char *name, nib_err *err)
                          "%s: the rope scaling needs a factor of at least 1 and below 1e9, not %g",
                          name, c->rope_factor);
     if (c->rope == NIB_ROPE_LLAMA3 &&
-        !(c->rope_low > 0 && c->rope_high > c->rope_low && c->rope_original > 0))
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: llama3 rope scaling needs low_freq_factor < high_freq_factor and "
-                         "original_max_position_embeddings; they are %g, %g and %" PRId64,
-                         name, c->rope_low, c->rope_high, c->rope_original);
+        !(c->rope_low > 0 && c->rope_high >= c->rope_low && c->rope_original > 0))
+        return nib__fail(
+            err, NIB_BAD_INPUT,
+            "%s: llama3 rope scaling needs 0 < low_freq_factor <= high_freq_factor and "
+            "original_max_position_embeddings; they are %g, %g and %" PRId64,
+            name, c->rope_low, c->rope_high, c->rope_original);
     if (has_original && (c->rope_original < 2 || c->rope_original > CONTEXT_MAX))
         return fail_number(c, name, NIB_ROPE_ORIGINAL, (double)c->rope_original,
                            "a number from 2 to 2^30", err);
@@ -414,6 +415,7 @@ static nib_status set_query_beta(nib_config *c, const nib_rope_given *rope, cons
                          "%s scales queries by it",
                          name, nib__arch_name(c->arch));
     c->query_beta = beta;
+    c->query_step = c->rope_original;
     return NIB_OK;
 }
 

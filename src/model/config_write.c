@@ -5,12 +5,23 @@
  */
 #include "arch.h"
 #include "config_keys.h"
+#include "config_layers.h"
 
 #include "json.h"
 
 #include <math.h>
 
-/* Finds llama3 parameters that give these divisors, among those of published models. */
+/* Whether llama3 parameters with this high_freq_factor give these divisors. */
+static bool is_llama3(const nib_config *guess, const float *divisors)
+{
+    for (int64_t i = 0; i < guess->head_dim / 2; i++)
+        if (fabs(nib__rope_divisor(guess, i) - (double)divisors[i]) > 1e-4 * (double)divisors[i])
+            return false;
+    return true;
+}
+
+/* Finds llama3 parameters that give these divisors, among those of published models: Llama 3's
+ * high_freq_factor is 4, Llama 4's is 1. */
 static bool find_llama3(nib_config *c)
 {
     nib_config guess = *c;
@@ -22,14 +33,13 @@ static bool find_llama3(nib_config *c)
     guess.rope = NIB_ROPE_LLAMA3;
     guess.rope_factor = largest;
     guess.rope_low = 1;
-    guess.rope_high = 4;
     guess.rope_original = 8192;
-    for (int64_t i = 0; i < c->head_dim / 2; i++)
-        if (fabs(nib__rope_divisor(&guess, i) - (double)c->rope_divisors[i]) >
-            1e-4 * (double)c->rope_divisors[i])
-            return false;
-    *c = guess;
-    return true;
+    for (guess.rope_high = 4; guess.rope_high >= 1; guess.rope_high -= 3)
+        if (is_llama3(&guess, c->rope_divisors)) {
+            *c = guess;
+            return true;
+        }
+    return false;
 }
 
 static void put_factors(nib_jsonw *w, const nib_config *c, const char *key, const float *factors)
@@ -55,7 +65,8 @@ static void put_rope(nib_jsonw *w, const nib_config *c)
     nib__jsonw_pair_double(w, "rope_theta", c->rope_theta);
     if (at_top) /* transformers looks for it here, and defaults to 4096 */
         nib__jsonw_pair_int(w, "original_max_position_embeddings", c->rope_original);
-    if (c->rope == NIB_ROPE_PLAIN && c->query_beta == 0)
+    const bool scales = c->query_beta > 0 && nib__family_of(c)->scales_queries;
+    if (c->rope == NIB_ROPE_PLAIN && !scales)
         return;
     nib__jsonw_key(w, "rope_scaling");
     nib__jsonw_object(w);
@@ -76,7 +87,7 @@ static void put_rope(nib_jsonw *w, const nib_config *c)
         put_factors(w, c, "short_factor", c->rope_short);
         put_factors(w, c, "long_factor", c->rope_long);
     }
-    if (c->query_beta > 0)
+    if (scales)
         nib__jsonw_pair_double(w, "llama_4_scaling_beta", c->query_beta);
     nib__jsonw_object_end(w);
 }
@@ -134,7 +145,8 @@ static void put_windows(nib_jsonw *w, const nib_config *c)
         return;
     if (asks)
         nib__jsonw_pair_bool(w, "use_sliding_window", true);
-    nib__jsonw_key(w, "sliding_window");
+    nib__jsonw_key(w,
+                   family->window == NIB_WINDOW_CHUNKS ? "attention_chunk_size" : "sliding_window");
     if (c->window == 0)
         nib__jsonw_null(w);
     else
@@ -144,19 +156,20 @@ static void put_windows(nib_jsonw *w, const nib_config *c)
     nib__jsonw_key(w, "layer_types");
     nib__jsonw_array(w);
     for (int64_t i = 0; i < c->layers; i++)
-        nib__jsonw_string(w, nib__config_window(c, i) > 0 ? "sliding_attention" : "full_attention");
+        nib__jsonw_string(w, nib__config_window(c, i) > 0 ? nib__layers_local(family)
+                                                          : "full_attention");
     nib__jsonw_array_end(w);
 }
 
 /* Layers that use RoPE: 1 for each. */
 static void put_rope_layers(nib_jsonw *w, const nib_config *c)
 {
-    if (nib__family_of(c)->rope_interval == 0 || c->rope_layers == NULL)
+    if (nib__family_of(c)->rope_interval == 0)
         return;
     nib__jsonw_key(w, "no_rope_layers");
     nib__jsonw_array(w);
     for (int64_t i = 0; i < c->layers; i++)
-        nib__jsonw_int(w, c->rope_layers[i]);
+        nib__jsonw_int(w, nib__config_has_rope(c, i));
     nib__jsonw_array_end(w);
 }
 
@@ -189,7 +202,8 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     nib__jsonw_array_end(&w);
     nib__jsonw_pair_string(&w, "model_type", nib__arch_name(c.arch));
     nib__jsonw_pair_int(&w, "hidden_size", c.width);
-    nib__jsonw_pair_int(&w, "intermediate_size", c.ffn);
+    if (!nib__keys_own(family, "intermediate_size"))
+        nib__jsonw_pair_int(&w, "intermediate_size", c.ffn);
     nib__jsonw_pair_int(&w, "num_hidden_layers", c.layers);
     nib__jsonw_pair_int(&w, "num_attention_heads", c.heads);
     nib__jsonw_pair_int(&w, "num_key_value_heads", c.kv_heads);

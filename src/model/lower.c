@@ -264,19 +264,40 @@ static const nib_layer_plan *reader_of(const lowering *l, const nib_graph_node *
                : NULL;
 }
 
+/* Reads the weight and bias of a norm; one without a weight is one whose weight is 1. */
+static nib_status read_norm(float **values, const nib_graph_weight **entry, lowering *l,
+                            const nib_graph_node *from)
+{
+    const int64_t width = l->graph->values[from->out].columns / from->heads;
+    const nib_graph_weight *norm = from->weight != NIB_NO_ID ? weight_of(l, from) : NULL;
+    const int64_t count = norm != NULL ? 2 * norm->n : width;
+    nib_graph_weight *ones = nib__arena_take(l->arena, 1, sizeof *ones);
+    *values = nib__arena_take(l->arena, (uint64_t)count, sizeof **values);
+    if (*values == NULL || ones == NULL)
+        return nib__fail_memory(l->err, (uint64_t)count * sizeof **values, "a norm weight");
+    *entry = norm;
+    if (norm == NULL) {
+        *ones = (nib_graph_weight){.kind = NIB_WEIGHT_NORM, .n = width, .k = 1, .heads = 1};
+        *entry = ones;
+        for (int64_t i = 0; i < width; i++)
+            (*values)[i] = 1.0f;
+        return NIB_OK;
+    }
+    NIB_TRY(nib__network_norm(*values, l->net, norm->index, NIB_NORM_WEIGHT, l->err));
+    return norm->bias
+               ? nib__network_norm(*values + norm->n, l->net, norm->index, NIB_NORM_BIAS, l->err)
+               : NIB_OK;
+}
+
 /* Appends a norm. It writes f32 rows or, if the plan has a fused row, the input form of the layers
  * that read it. */
 static nib_status add_norm(lowering *l, const nib_graph_node *from)
 {
-    const nib_graph_weight *norm = weight_of(l, from);
+    const nib_graph_weight *norm = NULL;
     const nib_layer_plan *uses = reader_of(l, from);
-    float *values = nib__arena_take(l->arena, (uint64_t)norm->n, 2 * sizeof *values);
+    float *values;
     nib_node node = node_of(l, from);
-    if (!values)
-        return nib__fail_memory(l->err, (uint64_t)norm->n * 2 * sizeof *values, "a norm weight");
-    NIB_TRY(nib__network_norm(values, l->net, norm->index, NIB_NORM_WEIGHT, l->err));
-    if (norm->bias)
-        NIB_TRY(nib__network_norm(values + norm->n, l->net, norm->index, NIB_NORM_BIAS, l->err));
+    NIB_TRY(read_norm(&values, &norm, l, from));
     node.weight = values, node.entry = norm, node.width = norm->n / norm->heads,
     node.rows_per_token = from->heads;
     node.wanted_only = uses != NULL && uses->layer->role == NIB_ROLE_HEAD;

@@ -25,6 +25,8 @@ static double llama3_frequency(const nib_config *c, double f)
         return f;
     if (wavelength > original / c->rope_low)
         return f / c->rope_factor;
+    if (c->rope_high == c->rope_low) /* nothing lies between */
+        return f;
     const double blend = (original / wavelength - c->rope_low) / (c->rope_high - c->rope_low);
     return (1.0 - blend) * f / c->rope_factor + blend * f;
 }
@@ -79,13 +81,14 @@ uint64_t nib__rope_size(const nib_config *c, int64_t positions)
 }
 
 /* The factor of the cosines and sines of a position. Rotation is linear, so queries that are scaled
- * after it can use a scaled table instead. */
+ * after it can use a scaled table instead; unrotated ones have an angle of 0. */
 static double gain_of(const nib_config *c, int64_t position)
 {
     const double gain = c->rope_gain > 0 ? c->rope_gain : 1;
     if (!(c->query_beta > 0))
         return gain;
-    return gain * (1.0 + c->query_beta * nib__log(1.0 + (double)(position / c->rope_original)));
+    const int64_t steps = (position + c->query_first) / c->query_step;
+    return gain * (1.0 + c->query_beta * nib__log(1.0 + (double)steps));
 }
 
 void nib__rope_table(float *out, const nib_config *config, int table, int64_t context,
@@ -101,8 +104,11 @@ void nib__rope_table(float *out, const nib_config *config, int table, int64_t co
         c.rope_gain = 0;
         c.rope_divisors = NULL;
     }
+    const bool still = table == 1 && c.query_unrotated;
+    if (still)
+        c.rope_gain = 0;
     for (int64_t i = 0; i < half; i++) {
-        double exact = nib__rope_frequency(&c, i, context);
+        double exact = still ? 0 : nib__rope_frequency(&c, i, context);
         if (c.rope_divisors != NULL)
             exact /= (double)c.rope_divisors[i];
         const float frequency = (float)exact;

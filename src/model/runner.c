@@ -395,6 +395,11 @@ nib_status nib__runner_gpu_bytes(uint64_t *out, const nib_network *net, const ni
         const nib_graph_weight *norm = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i);
         constants += (uint64_t)norm->n * (norm->bias ? 2 : 1);
     }
+    for (size_t i = 0; i < net->graph.node_count; i++) {
+        const nib_graph_node *node = &net->graph.nodes[i];
+        if (node->op == NIB_OP_NORM && node->weight == NIB_NO_ID) /* ones */
+            constants += (uint64_t)(net->graph.values[node->out].columns / node->heads);
+    }
     *out = lay_out(&ops, offset) + SLOT_BYTES + ops.token_bytes[NIB_BUFFER_LOGITS] +
            constants * sizeof(float) + nib__experts_table_bytes(&net->graph);
     return status;

@@ -206,6 +206,7 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
                            .scale = (float)node->of->scale,
                            .cap = (float)node->of->cap,
                            .window = node->of->window,
+                           .chunked = node->of->chunked,
                            .sinks = node->weight};
     if (node->row->gpu != NULL)
         return nib__run_on_gpu(r, node->row, &args, err);

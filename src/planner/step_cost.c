@@ -21,10 +21,13 @@ static const nib_machine *machine_of(const step *s, nib_op op)
     return plan != NULL ? plan->machine : s->plan->machine;
 }
 
-/* Per query and position: a product with a key, one with a value, and an exponential. */
-static double attention_seconds(const step *s, double q, double kv, double window)
+/* Per query and position: a product with a key, one with a value, and an exponential. Past the
+ * first chunk, a query sees half of its own on average. */
+static double attention_seconds(const step *s, double q, double kv, const nib_graph_node *node)
 {
-    const double positions = window > 0 ? fmin(s->positions, window) : s->positions;
+    const double window = node->window > 0 ? (double)node->window : s->positions;
+    const double positions =
+        s->positions <= window ? s->positions : window / (node->chunked ? 2 : 1);
     const double share = 0.25; /* of the f32 rate, as softmax leaves it */
     const double each = 4, cached = (double)nib__cache_value_bytes(s->plan->cache);
     const nib_machine *m = machine_of(s, NIB_OP_ATTN);
@@ -53,7 +56,7 @@ static double other_seconds(const step *s)
             sum += machine_of(s, NIB_OP_SORT)->launch_s;
         kv = node->op == NIB_OP_STORE_KV ? columns : kv;
         if (node->op == NIB_OP_ATTN)
-            sum += attention_seconds(s, columns, kv, (double)node->window);
+            sum += attention_seconds(s, columns, kv, node);
     }
     return sum;
 }

@@ -57,9 +57,9 @@ static void put_graph(nib_text *out, const nib_graph *g)
     }
     for (size_t i = 0; i < g->node_count; i++) {
         const nib_graph_node *n = &g->nodes[i];
-        const double numbers[] = {n->in[0],         n->in[1],     n->out, n->weight,
-                                  (double)n->heads, n->scale,     n->cap, (double)n->window,
-                                  n->table,         n->activation};
+        const double numbers[] = {n->in[0],         n->in[1],      n->out,    n->weight,
+                                  (double)n->heads, n->scale,      n->cap,    (double)n->window,
+                                  n->table,         n->activation, n->chunked};
         nib__text_str(out, nib__op_names[n->op]);
         put_numbers(out, numbers, COUNT(numbers));
     }
@@ -86,9 +86,9 @@ nib_status nib__basis_weights(nib_hash *out, const nib_network *net, nib_err *er
 {
     const nib_allocator *a = &net->engine->allocator;
     const nib_config *c = &net->config;
-    const double numbers[] = {(double)c->heads, (double)c->kv_heads,     (double)c->head_dim,
-                              c->norm_eps,      c->rope_interleaved,     (double)c->rope_dims,
-                              c->query_beta,    (double)c->rope_original};
+    const double numbers[] = {(double)c->heads, (double)c->kv_heads,   (double)c->head_dim,
+                              c->norm_eps,      c->rope_interleaved,   (double)c->rope_dims,
+                              c->query_beta,    (double)c->query_step, (double)c->query_first};
     nib_text text;
     nib__text_init(&text, a);
     put_graph(&text, &net->graph);

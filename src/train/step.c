@@ -221,10 +221,18 @@ static nib_status allocate_shifted(nib_step *s, nib_err *err)
         s->shifted_at[i] = count;
         count += norm->offset != 0 ? (uint64_t)norm->n : 0;
     }
+    int64_t widest = 0;
+    for (size_t i = 0; i < g->node_count; i++)
+        if (g->nodes[i].op == NIB_OP_NORM && g->nodes[i].weight == NIB_NO_ID)
+            widest = nib__max(widest, g->values[g->nodes[i].out].columns / g->nodes[i].heads);
     s->shifted = nib__arena_take(&s->arena, count, sizeof *s->shifted);
-    return s->shifted_at != NULL && s->shifted != NULL
+    s->ones = nib__arena_take(&s->arena, (uint64_t)widest, sizeof *s->ones);
+    for (int64_t i = 0; s->ones != NULL && i < widest; i++)
+        s->ones[i] = 1.0f;
+    return s->shifted_at != NULL && s->shifted != NULL && s->ones != NULL
                ? NIB_OK
-               : nib__fail_memory(err, count * sizeof *s->shifted, "norm weights");
+               : nib__fail_memory(err, (count + (uint64_t)widest) * sizeof *s->shifted,
+                                  "norm weights");
 }
 
 static nib_status open_step(nib_step *s, nib_err *err)

@@ -158,6 +158,7 @@ typedef struct nib_step {
     uint64_t rope_size, rope_bytes;
     float *shifted; /* weight + offset of norms that have an offset; filled by nib__step_cast */
     uint64_t *shifted_at; /* [norms] index into shifted */
+    float *ones;          /* the weight of norms without one, as long as the widest of them */
     /* of the current batch */
     int32_t *sequence, *position; /* [m] */
     uint64_t position_bytes;      /* bytes of sequence and position */

@@ -117,19 +117,25 @@ static int64_t row_ld(const nib_step *s, const nib_train_node *n, int buffer)
 
 static const nib_graph_weight *norm_of(const nib_step *s, const nib_train_node *n)
 {
+    static const nib_graph_weight none = {.heads = 1};
+    if (n->of->weight == NIB_NO_ID)
+        return &none;
     return &s->net->graph.weights[n->of->weight];
 }
 
-/* The weight with its offset, if any. */
+/* The weight with its offset, if any; ones if there is no weight. */
 static const float *norm_weight(const nib_step *s, const nib_train_node *n)
 {
     const nib_graph_weight *norm = norm_of(s, n);
+    if (n->of->weight == NIB_NO_ID)
+        return s->ones;
     return norm->offset != 0 ? s->shifted + s->shifted_at[norm->index] : weight_of(s, n);
 }
 
 static void run_norm(nib_step *s, const nib_train_node *n)
 {
-    const size_t bias = s->params->norm_bias[norm_of(s, n)->index];
+    const size_t bias =
+        n->of->weight != NIB_NO_ID ? s->params->norm_bias[norm_of(s, n)->index] : SIZE_MAX;
     const nib_norm a = {.x = rows(s, n->in[0]),
                         .out = rows(s, n->out[0]),
                         .weight = norm_weight(s, n),
@@ -186,6 +192,7 @@ static void run_attn(nib_step *s, const nib_train_node *n)
                         .scale = (float)n->of->scale,
                         .cap = (float)n->of->cap,
                         .window = n->of->window,
+                        .chunked = n->of->chunked,
                         .lse = rows(s, n->out[1])};
     /* heads that share keys stay together, with enough tokens to reuse what is read of them */
     enum { TOKENS = 32 };
@@ -212,7 +219,8 @@ static void run_attn_dx(nib_step *s, const nib_train_node *n)
                            .cache = cache_of(s, n->in[4]),
                            .scale = (float)n->of->scale,
                            .cap = (float)n->of->cap,
-                           .window = n->of->window};
+                           .window = n->of->window,
+                           .chunked = n->of->chunked};
     part p = {s, n->row, &a};
     nib__pool_run(s->engine->pool, a.documents * a.cache.kv_heads, 1, true, job_part, &p);
 }

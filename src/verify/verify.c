@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum {
     BLOCK = 8 << 20,
@@ -418,6 +419,16 @@ static nib_status check_expected(verifier *v, const nib_expected *x, bool *claim
     return NIB_OK;
 }
 
+static bool is_unread(const verifier *v, const char *name)
+{
+    static const char layers[] = "model.layers.";
+    const size_t size = sizeof layers - 1;
+    if (strncmp(name, layers, size) != 0)
+        return false;
+    const int64_t layer = strtoll(name + size, NULL, 10);
+    return layer >= v->job->first_unread && layer < v->job->end_unread;
+}
+
 /* Checks that every implied weight is stored, and nothing else. A bias belongs to the entry of its
  * weight; a bias without a weight is surplus. */
 static nib_status check_completeness(verifier *v)
@@ -430,7 +441,8 @@ static nib_status check_completeness(verifier *v)
     for (size_t i = 0; i < v->job->expected_count; i++)
         NIB_TRY(check_expected(v, &v->job->expected[i], claimed));
     for (size_t i = 0; i < v->count; i++)
-        if (!claimed[i] && !nib__is_rotary_table(v->entries[i].name))
+        if (!claimed[i] && !nib__is_rotary_table(v->entries[i].name) &&
+            !is_unread(v, v->entries[i].name))
             NIB_TRY(add_finding(v, "surplus", v->entries[i].name,
                                 "is stored, but %s does not imply it",
                                 nib__checkpoint_config_name(v->job->checkpoint)));

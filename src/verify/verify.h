@@ -30,6 +30,8 @@ typedef struct nib_verify_job {
     const nib_checkpoint *checkpoint, *against; /* against: NULL, or compared tensor by tensor */
     const nib_expected *expected;
     size_t expected_count; /* 0: completeness is not checked */
+    /* Decoder layers that the model does not read, of which anything may be stored. */
+    int64_t first_unread, end_unread;
     /* Compare module `head` with `against_head` of the other checkpoint: an output that is tied
      * only there. NULL: all modules have the same names. */
     const char *head, *against_head;

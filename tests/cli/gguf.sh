@@ -62,16 +62,47 @@ refused 3 '*cannot write a GGUF of ministral3; --format nibble keeps config.json
     convert "$golden/models/ministral3" o.gguf --format gguf
 cp -r "$golden/models/llama_yarn" unrounded
 sed -i 's/"type": "yarn"/"type": "yarn", "truncate": false/' unrounded/config.json
-refused 3 '*truncate is false, but GGUF readers round the range of pairs that yarn changes; *' convert unrounded o.gguf --format gguf
+refused 3 '*truncate is false, but readers of a GGUF of llama round the range of pairs that yarn changes; *' convert unrounded o.gguf --format gguf
 setting 'without effect: sliding_window 37 (config): a GGUF of llama has no key for it, so readers attend to all positions' \
     convert "$golden/models/mistral_window" o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run
 setting 'without effect: sliding_window 37 (config): a GGUF of phi3 records it, but llama.cpp attends to all positions' \
     convert "$golden/models/phi3" o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run
-for family in qwen2_yarn smollm3 olmo2 granite gemma2 gemma3 cohere2 starcoder2 stablelm stablelm_norms phi3 glm4; do
+for family in qwen2_yarn smollm3 olmo2 granite gemma2 gemma3 cohere2 starcoder2 stablelm stablelm_norms phi3 glm4 \
+    granitemoe gpt-oss glm4moe llama4; do
     check "$family: convert to nibble" nibble convert "$golden/gguf/$family.gguf" "$family" --format nibble --quiet
     check "$family: convert back to GGUF" nibble convert "$family" "again-$family.gguf" --format gguf --quiet
     same "$family: same weights after nibble and back" "again-$family.gguf" "$golden/gguf/$family.gguf"
 done
+# A mixture's floats survive a GGUF, whatever stacks its files have; gpt-oss's GGUF implies a limit of the activation.
+cp -r "$golden/models/gpt_oss" oss
+refused 3 '*swiglu_limit is 1.5, but a GGUF of gpt_oss has no key for it, so readers use 7; *' convert oss o.gguf --format gguf
+sed -i 's/"swiglu_limit": 1.5/"swiglu_limit": 7/' oss/config.json
+setting 'not as asked: truncate false (config): a GGUF has no key for it: nibble takes it as false for gpt_oss, but llama.cpp' \
+    convert oss o.gguf --format gguf --tokenizer "$golden/gguf/olmo2.gguf" --dry-run
+cp -r "$golden/models/gpt_oss" rounded
+sed -i 's/"truncate": false/"truncate": true/; s/"swiglu_limit": 1.5/"swiglu_limit": 7/' rounded/config.json
+refused 3 '*truncate is true, but readers of a GGUF of gpt_oss do not round the range of pairs*' convert rounded o.gguf --format gguf
+refused 3 '*attention_chunk_size or layer_types give other chunks than a GGUF of llama4_text implies, which are 8192 positions*' \
+    convert "$golden/models/llama4" o.gguf --format gguf
+for from in oss "$golden/models/glm4_moe" "$golden/models/granitemoe"; do
+    name=$(basename "$from")
+    check "$name: convert to GGUF" nibble convert "$from" "floats-$name.gguf" --format gguf --quiet
+    check "$name: verify the GGUF" nibble verify "floats-$name.gguf"
+    check "$name: convert back to floats" nibble convert "floats-$name.gguf" "floats-$name" --format safetensors --quiet
+    same "$name: the same values after GGUF and back" "floats-$name" "$from"
+done
+# every type that is written, from floats as transformers has them
+for family in gpt-oss glm4moe granitemoe llama4; do
+    check "$family: convert to floats" nibble convert "$golden/gguf/$family.gguf" "from-$family" --format safetensors --quiet
+    for recipe in int8wo-g32-ggml int4wo-sym-ggml int4wo-ggml mxfp4; do
+        check "$family: quantize to $recipe" nibble quantize "from-$family" codes.gguf --format gguf --recipe $recipe --quiet --force
+        check "$family: verify $recipe" nibble verify codes.gguf --against "from-$family"
+        check "$family: run $recipe" nibble bench codes.gguf --prompt-tokens 8 -n 2 --quiet
+    done
+done
+# GLM-4.5's last block predicts a further token and is left out, which a line says
+setting 'without effect: model.layers.3.input_layernorm.weight (checkpoint): glm4_moe has no such tensor (8 stored ones are not read)' \
+    plan glm4moe.gguf
 # Phi-3 stores q, k and v as one tensor, in GGUF and in the files of transformers
 check 'phi3: convert to floats' nibble convert phi3 phi3-floats --format safetensors --quiet
 check 'phi3: one tensor for q, k and v' grep -q 'layers.1.self_attn.qkv_proj.weight' phi3-floats/model.safetensors

@@ -26,7 +26,7 @@ static double score_of(const nib_route_tokens *a, const float *logits, int64_t e
     double most = logits[0], sum = 0;
     if (a->rule->score == NIB_SCORE_SIGMOID)
         return 1 / (1 + exp(-(double)logits[e]));
-    if (a->rule->score == NIB_SCORE_CHOSEN)
+    if (a->rule->score == NIB_SCORE_CHOSEN || a->rule->score == NIB_SCORE_CHOSEN_SIGMOID)
         return logits[e];
     for (int64_t i = 0; i < a->rule->experts; i++)
         most = fmax(most, logits[i]);
@@ -65,15 +65,17 @@ static bool is_choice(const nib_route_tokens *a, const float *logits, const floa
 static bool are_weights(const nib_route_tokens *a, const float *logits, const float *out)
 {
     const nib_routing *rule = a->rule;
-    const bool chosen = rule->score == NIB_SCORE_CHOSEN;
+    const bool chosen = rule->score == NIB_SCORE_CHOSEN,
+               sigmoid = rule->score == NIB_SCORE_CHOSEN_SIGMOID;
     double most = -INFINITY, own[NIB_TOP_K_MAX], exps = 0, sum = 0;
     for (int64_t i = 0; i < rule->top_k; i++)
         most = fmax(most, logits[(int64_t)out[i]]);
     for (int64_t i = 0; i < rule->top_k; i++)
         exps += exp(logits[(int64_t)out[i]] - most);
     for (int64_t i = 0; i < rule->top_k; i++) {
-        own[i] = chosen ? exp(logits[(int64_t)out[i]] - most) / exps
-                        : score_of(a, logits, (int64_t)out[i]);
+        own[i] = chosen    ? exp(logits[(int64_t)out[i]] - most) / exps
+                 : sigmoid ? 1 / (1 + exp(-(double)logits[(int64_t)out[i]]))
+                           : score_of(a, logits, (int64_t)out[i]);
         sum += own[i];
     }
     for (int64_t i = 0; i < rule->top_k; i++) {
@@ -105,7 +107,7 @@ static bool check_route(verdict *v, const nib_kernel *row, const nib_kernel *ref
     const int64_t groups = width % 16 == 0 && width > 16 ? 1 + 3 * below(r, 2) : 1;
     nib_routing rule = {.experts = width,
                         .top_k = 1 + below(r, nib__min(width / groups, 8)),
-                        .score = (nib_score)below(r, 3),
+                        .score = (nib_score)below(r, 4),
                         .groups = groups,
                         .top_groups = 1 + below(r, groups),
                         .group_pairs = below(r, 2) != 0,

@@ -554,13 +554,14 @@ static void hide_position(const nib_cache *c, int64_t sequence, int64_t position
 /* Writes NaN to every position that none of the m queries may read. Cache blocks below all windows
  * of a sequence are unmapped. */
 static void hide_unseen(const nib_cache *c, int64_t m, const int32_t *sequence,
-                        const int32_t *position, int64_t window)
+                        const int32_t *position, int64_t window, bool chunked)
 {
     enum { NOWHERE = 1 << 28 };
     bool seen[SEQUENCES][POSITIONS] = {{false}};
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j <= position[i]; j++)
-            if (window == 0 || position[i] - j < window)
+            if (window == 0 ||
+                (chunked ? position[i] / window == j / window : position[i] - j < window))
                 seen[sequence[i]][j] = true;
     for (int s = 0; s < SEQUENCES; s++) {
         int32_t *table = (int32_t *)(intptr_t)c->tables + s * c->table_ld;
@@ -586,6 +587,7 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     a.ldq = a.heads * dim + below(r, 3), a.ldo = a.heads * dim + below(r, 3);
     a.q = floats(&m, rows * a.ldq, r, class);
     a.window = any_window(r), a.cap = any_cap(r);
+    a.chunked = below(r, 2) != 0;
     a.sinks = floats_or_none(&m, a.heads, r);
     int32_t *sequence = take(&m, (size_t)rows * sizeof *sequence),
             *position = take(&m, (size_t)rows * sizeof *position);
@@ -597,7 +599,7 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     }
     a.sequence = sequence, a.position = position;
     const result want = run_attn(ref, &m, a, rows * a.heads);
-    hide_unseen(&a.cache, rows, sequence, position, a.window);
+    hide_unseen(&a.cache, rows, sequence, position, a.window, a.chunked);
     const result got = run_attn(row, &m, a, rows * a.heads);
     const result parts = run_attn(row, &m, a, 1);
     return check_results(v, &m, row, want, got, parts, "item by item");
@@ -629,6 +631,7 @@ static bool check_attn_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
     nib_attn_dx a = {.heads = kv_heads * (1 + below(r, 3)),
                      .documents = 1 + rows % SEQUENCES,
                      .window = any_window(r),
+                     .chunked = below(r, 2) != 0,
                      .cap = any_cap(r),
                      .scale = 1 / sqrtf((float)dim)};
     int32_t *start = take(&m, (size_t)(a.documents + 1) * sizeof *start);
@@ -650,7 +653,7 @@ static bool check_attn_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
     a.lse = floats(&m, a.m * a.heads, r, VALUES_RANDOM);
     const int64_t items = a.documents * kv_heads;
     const result want = run_attn_dx(ref, &m, a, items);
-    hide_unseen(&a.cache, a.m, document, position, 0);
+    hide_unseen(&a.cache, a.m, document, position, 0, false);
     const result got = run_attn_dx(row, &m, a, items);
     const result parts = run_attn_dx(row, &m, a, 1);
     return check_results(v, &m, row, want, got, parts, "item by item");

@@ -21,6 +21,7 @@ typedef struct batch {
     int32_t start[8];
     float scale, cap;
     int64_t window;
+    bool chunked;
     float *q, *dout, *out, *dq; /* [m][heads * dim] */
     float *k, *v, *dk, *dv;     /* [m][kv_heads * dim]; k and v as the cache holds them */
     float *lse;                 /* [m][heads] */
@@ -139,6 +140,7 @@ static void run_rows(batch *b, nib_type type)
                               .scale = b->scale,
                               .lse = b->lse,
                               .window = b->window,
+                              .chunked = b->chunked,
                               .cap = b->cap};
     const nib_attn_dx backward = {.q = b->q,
                                   .out = b->out,
@@ -157,6 +159,7 @@ static void run_rows(batch *b, nib_type type)
                                   .cache = cache,
                                   .scale = b->scale,
                                   .window = b->window,
+                                  .chunked = b->chunked,
                                   .cap = b->cap};
     const nib_kernel *attn = row("attn_f32__ref"), *attn_dx = row("attn_dx_f32__ref");
     void *scratch = dirty(attn->scratch(&forward)), *more = dirty(attn_dx->scratch(&backward));
@@ -186,9 +189,11 @@ static double query_loss(const batch *b, int64_t document, int64_t token, int64_
     const float *q = b->q + (token * b->heads + head) * dim;
     const float *dout = b->dout + (token * b->heads + head) * dim;
     double sum = 0.0, loss = 0.0;
-    int64_t j = b->start[document];
-    if (b->window > 0 && token - b->window >= j)
-        j = token - b->window + 1;
+    const int64_t first = b->start[document];
+    int64_t j = first;
+    while (b->window > 0 && (b->chunked ? (j - first) / b->window != (token - first) / b->window
+                                        : token - j >= b->window))
+        j++;
     for (; j <= token; j++) {
         const int64_t from = (j * b->kv_heads + kv_head) * dim;
         double score = 0.0, product = 0.0;
@@ -276,12 +281,12 @@ static void check_token(const batch *b, int64_t document, int64_t token, uint32_
 
 static void check_limited(const int32_t *lengths, int64_t documents, int64_t heads,
                           int64_t kv_heads, int64_t dim, nib_type type, int64_t tokens,
-                          int64_t window, float cap)
+                          int64_t window, bool chunked, float cap)
 {
     batch b;
     uint32_t state = (uint32_t)(heads * 1000 + dim);
     batch_make(&b, lengths, documents, heads, kv_heads, dim);
-    b.window = window, b.cap = cap;
+    b.window = window, b.chunked = chunked, b.cap = cap;
     randomize(b.q, b.m * heads * dim, &state);
     randomize(b.dout, b.m * heads * dim, &state);
     randomize(b.k, b.m * kv_heads * dim, &state);
@@ -296,7 +301,7 @@ static void check_limited(const int32_t *lengths, int64_t documents, int64_t hea
 static void check_differences(const int32_t *lengths, int64_t documents, int64_t heads,
                               int64_t kv_heads, int64_t dim, nib_type type, int64_t tokens)
 {
-    check_limited(lengths, documents, heads, kv_heads, dim, type, tokens, 0, 0.0F);
+    check_limited(lengths, documents, heads, kv_heads, dim, type, tokens, 0, false, 0.0F);
 }
 
 static void test_equals_central_differences(void **state)
@@ -313,7 +318,7 @@ static void test_equals_central_differences(void **state)
     check_differences(long_ones, 2, 1, 1, 48, NIB_TYPE_BF16, 6);
 }
 
-/* Windows around the sizes of tiles and blocks, and past the documents; logit caps. */
+/* Windows and chunks around the sizes of tiles and blocks, and past the documents; logit caps. */
 static void test_windows_and_caps(void **state)
 {
     (void)state;
@@ -321,12 +326,14 @@ static void test_windows_and_caps(void **state)
     static const int64_t windows[] = {1, 2, 15, 16, 17, 63, 64, 65, 100, 256, 700};
     for (size_t i = 0; i < COUNT(windows); i += (size_t)sparse(3)) {
         const float cap = i % 2 == 0 ? 0.0F : 0.5F;
-        check_limited(around, 5, 4, 2, 16, NIB_TYPE_F32, 6, windows[i], cap);
-        check_limited(long_ones, 2, 2, 1, 5, NIB_TYPE_F32, 6, windows[i], cap);
+        check_limited(around, 5, 4, 2, 16, NIB_TYPE_F32, 6, windows[i], false, cap);
+        check_limited(long_ones, 2, 2, 1, 5, NIB_TYPE_F32, 6, windows[i], false, cap);
+        check_limited(around, 5, 4, 2, 16, NIB_TYPE_F32, 6, windows[i], true, cap);
+        check_limited(long_ones, 2, 2, 1, 5, NIB_TYPE_F32, 6, windows[i], true, cap);
     }
-    check_limited(around, 5, 3, 1, 7, NIB_TYPE_BF16, 8, 0, 0.25F);
-    check_limited(long_ones, 2, 2, 2, 32, NIB_TYPE_F32, 6, 0, 1.0F);
-    check_limited(long_ones, 2, 1, 1, 16, NIB_TYPE_F16, 6, 70, 30.0F);
+    check_limited(around, 5, 3, 1, 7, NIB_TYPE_BF16, 8, 0, false, 0.25F);
+    check_limited(long_ones, 2, 2, 2, 32, NIB_TYPE_F32, 6, 0, false, 1.0F);
+    check_limited(long_ones, 2, 1, 1, 16, NIB_TYPE_F16, 6, 70, false, 30.0F);
 }
 
 /* ---- PyTorch ---- */

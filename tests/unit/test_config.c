@@ -236,7 +236,7 @@ static void test_refuses_with_the_key(void **state)
         {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"type\":\"linear\"}",
          NIB_BAD_INPUT},                                                /* two types */
         {"\"rope_scaling\":{\"rope_type\":\"linear\"}", NIB_BAD_INPUT}, /* no factor */
-        /* no low_freq_factor below a high_freq_factor */
+        /* no low_freq_factor and no high_freq_factor */
         {"\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}", NIB_BAD_INPUT},
         {"\"rope_scaling\":[1]", NIB_BAD_INPUT},
         {"\"rope_parameters\":{\"full_attention\":{\"full_attention\":{}}}", NIB_BAD_INPUT},

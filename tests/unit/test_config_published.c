@@ -96,6 +96,17 @@
 #define UNTIED ",\"tie_word_embeddings\":false"
 #define TIED ",\"tie_word_embeddings\":true"
 
+#define LLAMA4                                                                                     \
+    "\"attention_bias\":false,\"attention_chunk_size\":8192,\"attention_dropout\":0.0,"            \
+    "\"attn_scale\":0.1,\"attn_temperature_tuning\":4,\"floor_scale\":8192,"                       \
+    "\"for_llm_compressor\":false,\"head_dim\":128,\"hidden_act\":\"silu\","                       \
+    "\"intermediate_size_mlp\":16384,\"num_experts_per_tok\":1,\"output_router_logits\":false,"    \
+    "\"rms_norm_eps\":1e-05,\"rope_theta\":500000.0,\"router_aux_loss_coef\":0.001,"               \
+    "\"router_jitter_noise\":0.0,\"tie_word_embeddings\":false,\"no_rope_layers\":[]"
+#define MAVERICK                                                                                   \
+    ",\"interleave_moe_layer_step\":2,\"num_local_experts\":128,\"use_qk_norm\":false,"            \
+    "\"rope_scaling\":null"
+
 typedef struct published {
     const char *name, *type, *class_name;
     int width, ffn, layers, heads, kv_heads, vocab, context;
@@ -232,6 +243,15 @@ static const published models[] = {
      GPT_OSS ",\"num_local_experts\":32"},
     {"gpt-oss-120b", "gpt_oss", "GptOss", 2880, 2880, 36, 64, 8, 201088, 131072, 116.789, 128, 2,
      GPT_OSS ",\"num_local_experts\":128"},
+    {"the text part of Llama-4-Scout-17B-16E-Instruct", "llama4_text", "Llama4", 5120, 8192, 48, 40,
+     8, 202048, 10485760, 107.770, 8192, 0,
+     LLAMA4 ",\"interleave_moe_layer_step\":1,\"num_local_experts\":16,\"use_qk_norm\":true,"
+            "\"rope_scaling\":{\"factor\":16.0,\"high_freq_factor\":1.0,\"low_freq_factor\":1.0,"
+            "\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}"},
+    {"the text part of Llama-4-Maverick-17B-128E-Instruct", "llama4_text", "Llama4", 5120, 8192, 48,
+     40, 8, 202048, 1048576, 400.712, 8192, 0, LLAMA4 MAVERICK},
+    {"the text part of Llama-4-Maverick-17B-128E", "llama4_text", "Llama4", 5120, 8192, 48, 40, 8,
+     202048, 262144, 400.712, 8192, 0, LLAMA4 MAVERICK},
 };
 
 static void write_config(char *out, size_t size, const published *m)

@@ -23,9 +23,10 @@
 
 /* Files under tests/golden/gguf. */
 static const char *const files[] = {
-    "llama",    "qwen2", "qwen2_yarn", "qwen3",          "smollm3",   "olmo2",   "exaone4",
-    "granite",  "gemma", "gemma2",     "gemma3",         "command-r", "cohere2", "starcoder2",
-    "stablelm", "phi3",  "glm4",       "stablelm_norms", "qwen3moe",  "mixtral"};
+    "llama",    "qwen2",      "qwen2_yarn", "qwen3",   "smollm3", "olmo2",
+    "exaone4",  "granite",    "gemma",      "gemma2",  "gemma3",  "command-r",
+    "cohere2",  "starcoder2", "stablelm",   "phi3",    "glm4",    "stablelm_norms",
+    "qwen3moe", "mixtral",    "granitemoe", "gpt-oss", "glm4moe", "llama4"};
 
 /* A key to add in place of the file's own. */
 typedef struct change {
@@ -295,6 +296,20 @@ static void test_values_refused(void **state)
          NIB_BAD_INPUT},
         {"smollm3", {I32(".attention.sliding_window", -1)}, NIB_BAD_INPUT},
         {"smollm3", {WITHOUT(".attention.layer_norm_rms_epsilon")}, NIB_BAD_INPUT},
+        /* experts */
+        {"glm4moe", {U32(".nextn_predict_layers", 4)}, NIB_BAD_INPUT},
+        {"glm4moe", {I32(".nextn_predict_layers", -1)}, NIB_BAD_INPUT},
+        {"glm4moe", {ARRAY(".nextn_predict_layers")}, NIB_BAD_INPUT},
+        {"glm4moe", {U32(".expert_gating_func", 1)}, NIB_UNSUPPORTED},
+        {"glm4moe", {U32(".expert_group_count", 4)}, NIB_BAD_INPUT},
+        {"glm4moe", {U32(".expert_weights_norm", 1)}, NIB_BAD_INPUT},
+        {"glm4moe", {WITHOUT(".leading_dense_block_count")}, NIB_BAD_INPUT},
+        {"qwen3moe", {U32(".nextn_predict_layers", 1)}, NIB_UNSUPPORTED},
+        {"gpt-oss", {U32(".expert_feed_forward_length", 32)}, NIB_UNSUPPORTED},
+        {"granitemoe", {U32(".expert_feed_forward_length", 64)}, NIB_UNSUPPORTED},
+        {"llama4", {WITHOUT(".interleave_moe_layer_step")}, NIB_BAD_INPUT},
+        {"llama4", {WITHOUT(".expert_feed_forward_length")}, NIB_BAD_INPUT},
+        {"llama4", {U32(".interleave_moe_layer_step", 0)}, NIB_BAD_INPUT},
         /* tokens */
         {"llama", {U32("tokenizer.ggml.bos_token_id", 272)}, NIB_BAD_INPUT},
         {"llama", {I32("tokenizer.ggml.eom_token_id", -2)}, NIB_BAD_INPUT},
@@ -402,6 +417,11 @@ static void test_notes(void **state)
          {TEXT(".rope.scaling.type", "none"), F32(".rope.scale_linear", 2)},
          "rope.scaling.type is \"none\""},
         {"llama", {TEXT(".rope.scaling.type", "none"), F32(".rope.scale_linear", 1)}, NULL},
+        {"llama4", {U32(".attention.sliding_window", 8192)}, NULL},
+        {"llama4", {U32(".attention.sliding_window", 0)}, NULL},
+        {"llama4", {U32(".attention.sliding_window", 16)}, "llama.cpp gives every model"},
+        {"glm4moe", {U32(".expert_group_count", 1)}, NULL},
+        {"granitemoe", {U32(".expert_feed_forward_length", 32)}, NULL},
         {"phi3", {TEXT(".rope.scaling.type", "longrope")}, NULL},
         {"phi3", {F32(".rope.scaling.factor", 2)}, "rope.scaling.factor"},
         {"llama", {F32("general.sampling.temp", 0)}, NULL},
@@ -471,6 +491,35 @@ static void test_values(void **state)
     assert_int_equal(o.status, NIB_UNSUPPORTED);
     assert_non_null(strstr(o.err.text, "_oken_embd"));
     nib__ledger_free(&o.notes);
+    /* Llama 4 has chunks unless a window of 0 is given; then all layers have RoPE */
+    const change unlimited[] = {U32(".attention.sliding_window", 0)};
+    for (size_t i = 0; i < 2; i++) {
+        read_changed(&o, "llama4", unlimited, i);
+        assert_int_equal(o.status, NIB_OK);
+        assert_int_equal(o.config.window, i == 0 ? 8192 : 0);
+        assert_true((o.config.rope_layers != NULL) == (i == 0));
+        assert_true((o.config.query_beta > 0) == (i == 0) && o.config.qk_norm);
+        assert_true(nib__gguf_lacks_chunks(&o.config) == (i == 1));
+        nib__ledger_free(&o.notes);
+    }
+    const change maverick[] = {U32(".expert_count", 128)};
+    read_changed(&o, "llama4", maverick, 1);
+    assert_false(o.config.qk_norm);
+    nib__ledger_free(&o.notes);
+    read_changed(&o, "gpt-oss", maverick, 0);
+    assert_true(o.config.rope_unrounded && o.config.swiglu_limit == 7);
+    nib__ledger_free(&o.notes);
+    const change groups[] = {U32(".expert_group_count", 3), U32(".expert_group_used_count", 2),
+                             WITHOUT(".expert_weights_norm")};
+    for (size_t i = 0; i <= COUNT(groups); i += COUNT(groups)) {
+        read_changed(&o, "glm4moe", groups, i);
+        assert_int_equal(o.status, NIB_OK);
+        assert_int_equal(o.config.layers, 3);
+        assert_int_equal(o.config.moe.unread_layers, 1);
+        assert_int_equal(o.config.moe.groups, i == 0 ? 1 : 3);
+        assert_true(o.config.moe.normalize == (i == 0));
+        nib__ledger_free(&o.notes);
+    }
     /* a window as wide as the context limits nothing */
     const change wide[] = {U32(".attention.sliding_window", 255)};
     read_changed(&o, "gemma2", wide, 1);

@@ -25,7 +25,7 @@ static const char *const families[] = {
     "gemma",    "gemma2",     "gemma3",       "cohere",         "cohere2",        "starcoder2",
     "stablelm", "ministral",  "ministral3",   "llama_yarn",     "phi3",           "phi3_longrope",
     "glm",      "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",      "qwen3_moe_plain",
-    "mixtral",  "granitemoe", "glm4_moe",     "gpt_oss"};
+    "mixtral",  "granitemoe", "glm4_moe",     "gpt_oss",        "llama4",         "llama4_plain"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {
@@ -470,8 +470,8 @@ static void add_ones(const char *directory, const char *name, int64_t count)
  * completely, with one launch for the experts of a matrix. */
 static void test_on_device(void **state)
 {
-    static const char *const models[] = {"cohere_norms", "stablelm_norms", "qwen3_moe", "glm4_moe",
-                                         "gpt_oss",      "mixtral",        "granitemoe"};
+    static const char *const models[] = {"cohere_norms", "stablelm_norms", "qwen3_moe",  "glm4_moe",
+                                         "gpt_oss",      "mixtral",        "granitemoe", "llama4"};
     enum { VOCAB_MAX = 256 };
     opened o;
     (void)state;

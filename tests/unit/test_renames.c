@@ -135,8 +135,9 @@ static void test_families(void **state)
         for (int kind = 0; kind < NIB_WEIGHT_KINDS; kind++)
             for (size_t i = 0; i < graph.kind_count[kind]; i++) {
                 char ours[NIB_RENAME_MAX], there[NIB_RENAME_MAX], again[NIB_RENAME_MAX];
-                snprintf(ours, sizeof ours, "%s.weight",
-                         nib__graph_weight(&graph, (nib_graph_weight_kind)kind, i)->name);
+                const nib_graph_weight *w =
+                    nib__graph_weight(&graph, (nib_graph_weight_kind)kind, i);
+                snprintf(ours, sizeof ours, "%s%s", w->name, w->bare ? "" : ".weight");
                 if (!nib__rename_to_gguf(there, family->gguf, ours) ||
                     !nib__rename_from_gguf(again, family->gguf, there))
                     fail_msg("%s: %s has no name in GGUF", family->name, ours);

@@ -259,8 +259,45 @@ FAMILIES = {
                      rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
         "types": {"": [T.F16], "gate_up_proj": [T.Q5_0]},
     },
+    "granitemoe": {
+        "config": transformers.GraniteMoeConfig,
+        "model": transformers.GraniteMoeForCausalLM,
+        "keys": dict(COMMON, intermediate_size=32, num_hidden_layers=2, vocab_size=272, rope_theta=1e4, num_local_experts=5,
+                     num_experts_per_tok=2, embedding_multiplier=6.0, attention_multiplier=0.3, residual_multiplier=0.4,
+                     logits_scaling=2.0, tie_word_embeddings=True),
+        "types": {"": [T.Q8_0], "router": [T.F32], "up_proj": [T.Q4_0]},
+    },
+    "gpt-oss": {  # most positions are past the original context and the window
+        "config": transformers.GptOssConfig,
+        "model": transformers.GptOssForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, num_hidden_layers=2, vocab_size=272, head_dim=8, num_local_experts=4,
+                     num_experts_per_tok=2, sliding_window=20, attention_bias=True, swiglu_limit=7.0, tie_word_embeddings=False,
+                     layer_types=["sliding_attention", "full_attention"],
+                     rope_parameters={"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "beta_fast": 32.0,
+                                      "beta_slow": 1.0, "original_max_position_embeddings": 24, "truncate": False}),
+        "types": {"": [T.Q8_0], "gate_proj": [T.MXFP4], "up_proj": [T.MXFP4], "down_proj": [T.MXFP4], "router": [T.F32]},
+    },
+    "glm4moe": {  # the last block predicts a further token
+        "config": transformers.Glm4MoeConfig,
+        "model": transformers.Glm4MoeForCausalLM,
+        "keys": dict(COMMON, intermediate_size=64, moe_intermediate_size=32, num_hidden_layers=3, vocab_size=272, head_dim=16,
+                     pad_token_id=None, attention_bias=True, use_qk_norm=True, n_routed_experts=6, n_shared_experts=1,
+                     num_experts_per_tok=2, first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=True,
+                     routed_scaling_factor=2.5, num_nextn_predict_layers=1, tie_word_embeddings=False,
+                     rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+        "types": {"": [T.Q8_0], "mlp.gate.": [T.F32], "up_proj": [T.Q5_0]},
+    },
+    "llama4": {  # the fourth layer has no rope; the second and the fourth have experts
+        "config": transformers.Llama4TextConfig,
+        "model": transformers.Llama4ForCausalLM,
+        "keys": dict(COMMON, intermediate_size=32, intermediate_size_mlp=64, num_hidden_layers=4, vocab_size=272, head_dim=8,
+                     rope_theta=500000.0, num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2,
+                     pad_token_id=None, rope_scaling=dict(LLAMA3, high_freq_factor=1.0, original_max_position_embeddings=8192), tie_word_embeddings=False),
+        "types": {"": [T.Q8_0], "router": [T.F16], "up_proj": [T.Q4_1, T.MXFP4]},
+    },
 }
-PAIRED = ("llama", "smollm3", "granite", "mixtral")
+PAIRED = ("llama", "smollm3", "granite", "mixtral", "granitemoe")
+TRANSPOSED = ("gpt-oss", "llama4")  # transformers holds x @ W
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
@@ -273,6 +310,11 @@ AROUND = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_la
 PLAIN = {"mlp.gate": "ffn_gate_inp", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
 AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 FUSED = {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
+SPARSE = {"mlp.router": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp",
+          "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
+          "mlp.shared_experts.down_proj": "ffn_down_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+          "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp"}
+LATE = {"post_attention_layernorm": "post_attention_norm"}
 GLM = {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
 WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
@@ -282,7 +324,13 @@ def gguf_name(family, name):
     if module in WHOLE:
         return f"{WHOLE[module]}.{part}"
     _, _, layer, rest = module.split(".", 3)
-    names = dict(NAMES, **PLAIN, **FUSED, **GLM)
+    if part == "sinks":
+        return f"blk.{layer}.attn_sinks.weight"
+    if part == "e_score_correction_bias":
+        return f"blk.{layer}.exp_probs_b.bias"
+    rest = rest.replace("feed_forward.", "mlp.")
+    names = dict(NAMES, **PLAIN, **FUSED, **GLM, **SPARSE)
+    names.update(LATE if family in ("gpt-oss", "glm4moe") else {})
     names.update(AFTER if family in ("olmo2", "exaone4") else AROUND if family in ("gemma2", "gemma3") else {})
     return f"blk.{layer}.{names[rest]}.{part}"
 
@@ -371,10 +419,10 @@ def add_tokenizer(writer, vocab):
 def add_keys(writer, name, c):
     writer.add_name(f"random {name}, seed {SEED}, {COMMAND}")
     writer.add_quantization_version(2)
-    writer.add_block_count(c.num_hidden_layers)
+    writer.add_block_count(c.num_hidden_layers + (name == "glm4moe"))
     writer.add_context_length(c.max_position_embeddings)
     writer.add_embedding_length(c.hidden_size)
-    writer.add_feed_forward_length(c.intermediate_size)
+    writer.add_feed_forward_length(getattr(c, "intermediate_size_mlp", c.intermediate_size))
     writer.add_head_count(c.num_attention_heads)
     writer.add_head_count_kv(c.num_key_value_heads)
     if name in ("command-r", "cohere2", "starcoder2", "stablelm"):
@@ -388,7 +436,18 @@ def add_keys(writer, name, c):
         writer.add_expert_used_count(c.num_experts_per_tok)
         if hasattr(c, "moe_intermediate_size"):
             writer.add_expert_feed_forward_length(c.moe_intermediate_size)
-    if name == "granite":
+        elif name in TRANSPOSED:
+            writer.add_expert_feed_forward_length(c.intermediate_size)
+    if name == "llama4":
+        writer.add_interleave_moe_layer_step(c.interleave_moe_layer_step)
+    if name == "glm4moe":
+        writer.add_expert_shared_count(c.n_shared_experts)
+        writer.add_leading_dense_block_count(c.first_k_dense_replace)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(c.routed_scaling_factor)
+        writer.add_expert_weights_norm(c.norm_topk_prob)
+        writer.add_nextn_predict_layers(1)
+    if name in ("granite", "granitemoe"):
         writer.add_embedding_scale(c.embedding_multiplier)
         writer.add_attention_scale(c.attention_multiplier)
         writer.add_residual_scale(c.residual_multiplier)
@@ -404,14 +463,14 @@ def add_keys(writer, name, c):
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
         writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
-        # llama.cpp multiplies it by the paper's factor
-        writer.add_rope_scaling_attn_factors(rope["attention_factor"] / (1 + 0.1 * math.log(rope["factor"])))
+        if "attention_factor" in rope:  # llama.cpp multiplies it by the paper's factor
+            writer.add_rope_scaling_attn_factors(rope["attention_factor"] / (1 + 0.1 * math.log(rope["factor"])))
     if name == "phi3":  # as llama.cpp's converter does: no scaling type
         original = c.original_max_position_embeddings
         writer.add_rope_scaling_orig_ctx_len(original)
         factor = c.max_position_embeddings / original
         writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
-    if name in ("gemma2", "gemma3", "cohere2", "phi3"):
+    if name in ("gemma2", "gemma3", "cohere2", "phi3", "gpt-oss"):
         writer.add_sliding_window(c.sliding_window)
     if name == "stablelm":
         writer.add_parallel_residual(c.use_parallel_residual)
@@ -419,7 +478,7 @@ def add_keys(writer, name, c):
     if name in ("qwen3", "qwen3moe") or name.startswith("gemma"):
         writer.add_key_length(width)
         writer.add_value_length(width)
-    elif name == "glm4":
+    elif name in ("glm4", "glm4moe"):
         writer.add_key_length(width)
         writer.add_value_length(width)
         writer.add_rope_dimension_count(width // 2)
@@ -429,9 +488,35 @@ def add_keys(writer, name, c):
         writer.add_rope_dimension_count(width)
 
 
-def add_experts(writer, rng, types, key, shape):
+def joined(family, parts):
+    """The parameter that holds parts of [experts][n], or with [k] besides: gate and up of gpt-oss take turns."""
+    if family == "gpt-oss" and len(parts) == 2:
+        return np.stack(parts, axis=2).reshape(parts[0].shape[0], -1, *parts[0].shape[2:])
+    return np.concatenate(parts, axis=1)
+
+
+def add_expert_biases(writer, family, rng, key, shape):
+    """Writes the biases of one parameter of experts, [experts][n]; returns its values."""
+    parts = ["gate", "up"] if "gate_up" in key else ["down"]
+    out = [0.5 * rng.standard_normal((shape[0], shape[1] // len(parts))).astype(np.float32) for _ in parts]
+    for part, values in zip(parts, out):
+        writer.add_tensor(f"blk.{layer_of(key)}.ffn_{part}_exps.bias", values)
+    return joined(family, out)
+
+
+def add_nextn(writer, rng, config):
+    """A block that only predicts a further token: a few of its tensors."""
+    layer, width = config.num_hidden_layers, config.hidden_size
+    for name in ("attn_norm", "post_attention_norm", "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm"):
+        writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(width, np.float32))
+    for name, rows, columns in (("attn_v", width, width), ("nextn.eh_proj", width, 2 * width),
+                                ("nextn.embed_tokens", config.vocab_size, width)):
+        writer.add_tensor(f"blk.{layer}.{name}.weight", rng.standard_normal((rows, columns)).astype(np.float32))
+
+
+def add_experts(writer, family, rng, types, key, shape):
     """Writes the stacks of one parameter of experts, [experts][n][k]; returns its values."""
-    experts, n, k = shape
+    experts, n, k = (shape[0], shape[2], shape[1]) if family in TRANSPOSED else shape
     parts = ["gate_proj", "up_proj"] if "gate_up" in key else ["down_proj"]
     out = []
     for part in parts:
@@ -441,7 +526,8 @@ def add_experts(writer, rng, types, key, shape):
         name = f"blk.{layer_of(key)}.ffn_{part.split('_')[0]}_exps.weight"
         writer.add_tensor(name, raw.reshape(experts, rows, -1), raw_dtype=kind)
         out.append(values.reshape(experts, rows, k))
-    return np.concatenate(out, axis=1)
+    values = joined(family, out)
+    return values.swapaxes(1, 2) if family in TRANSPOSED else values
 
 
 def write_model(directory, name, family, logits):
@@ -458,7 +544,11 @@ def write_model(directory, name, family, logits):
     for key, value in model.state_dict().items():
         shape = tuple(value.shape)
         if len(shape) == 3:
-            state[key] = torch.from_numpy(add_experts(writer, rng, family["types"], key, shape))
+            values = add_experts(writer, name, rng, family["types"], key, shape)
+            state[key] = torch.from_numpy(np.ascontiguousarray(values))
+            continue
+        if key.endswith("proj_bias"):
+            state[key] = torch.from_numpy(np.ascontiguousarray(add_expert_biases(writer, name, rng, key, shape)))
             continue
         if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
@@ -485,6 +575,8 @@ def write_model(directory, name, family, logits):
         state[key] = torch.from_numpy(np.ascontiguousarray(values, np.float32))
     for key, values in heads_of.items():
         writer.add_tensor(gguf_name(name, key), np.stack(values).astype(np.float32))
+    if name == "glm4moe":
+        add_nextn(writer, rng, config)
     if name == "phi3":
         for which in ("long", "short"):
             factors = np.array(config.rope_parameters[f"{which}_factor"], np.float32)

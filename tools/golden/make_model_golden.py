@@ -79,20 +79,20 @@ def make(directory, family, what):
     with open(f"{directory}/config.json", "w") as file:
         json.dump(what["config"], file, indent=2)
         file.write("\n")
-    config = transformers.AutoConfig.from_pretrained(directory)
+    config = transformers.AutoConfig.from_pretrained(directory).get_text_config()
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     model = model.to(torch.float32).eval()
     stored = {}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             value = fill(name, parameter.shape, generator, what.get("norm", 1)).to(what["type"])
-            stored.update(published(what["config"]["model_type"], name, value))
+            stored.update((what.get("prefix", "") + n, v) for n, v in published(what["config"]["model_type"], name, value))
             parameter.copy_(value.to(torch.float32))
         for name, buffer in model.named_buffers():
             if "e_score_correction_bias" in name:  # large enough to change choices
                 stored[name] = 0.2 * torch.randn(buffer.shape, generator=generator)
                 buffer.copy_(stored[name])
-    assert ("lm_head.weight" in stored) != what["config"].get("tie_word_embeddings", what.get("tied"))
+    assert (what.get("prefix", "") + "lm_head.weight" in stored) != what["config"].get("tie_word_embeddings", what.get("tied"))
     made = (f"torch {torch.__version__}, transformers {transformers.__version__}, safetensors "
             f"{safetensors.__version__}; seed {SEED}; {COMMAND}")
     save_file(stored, f"{directory}/model.safetensors", {"format": "pt", "made": made})

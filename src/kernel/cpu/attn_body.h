@@ -11,7 +11,7 @@
  * So the result does not depend on threads, batch, chunking of the prompt, or on what else is
  * computed in the same tile.
  *
- * A window changes none of this: blocks stay at absolute positions, and only the positions that a
+ * A window or chunk changes none of this: blocks stay at absolute positions, and only those that a
  * row sees enter its maxima and sums. The first block with a position that a row sees initializes
  * the row's totals; earlier blocks do not exist for that row. Cache blocks below the windows of all
  * rows of a tile are not read, nor are their entries in the block table. Positions that a row does

@@ -196,9 +196,10 @@ typedef struct strip {
 
 /* p and ds of 16 queries, computed in place from q.k and dout.v, for the columns of `seen` (whole
  * lanes). On the diagonal, the last 16 columns form a square whose upper triangle is zero. Columns
- * before the windows, which begin at `below` for the first query, are zero too. */
+ * before the windows are zero, too. query0, key0: positions of the first row and column. */
 NIB_INLINE void compute_p_ds(float *p, float *ds, const float *lse, const float *delta,
-                             const nib_attn_dx *a, strip seen, int64_t below, bool diagonal)
+                             const nib_attn_dx *a, strip seen, int64_t query0, int64_t key0,
+                             bool diagonal)
 {
     const nib_lanes factor = nib__lanes_set(a->scale), cap = nib__lanes_set(a->cap);
     const nib_lanes one = nib__lanes_set(1.0f), zero = nib__lanes_set(0.0f);
@@ -223,7 +224,8 @@ NIB_INLINE void compute_p_ds(float *p, float *ds, const float *lse, const float 
         }
         for (int64_t j = seen.to - NIB_LANES + r + 1; diagonal && j < seen.to; j++)
             p[j] = ds[j] = 0.0f;
-        for (int64_t j = seen.from; j < nib__min(seen.to, below + r); j++)
+        const int64_t begin = nib__attn_first(a->window, a->chunked, query0 + r) - key0;
+        for (int64_t j = seen.from; j < nib__min(seen.to, begin); j++)
             p[j] = ds[j] = 0.0f;
     }
 }
@@ -233,15 +235,15 @@ NIB_INLINE void compute_p_ds(float *p, float *ds, const float *lse, const float 
 NIB_INLINE void multiply_block(const dx_item *t, int64_t key0, int64_t query0)
 {
     const nib_attn_dx_scratch *s = &t->s;
+    const nib_attn_dx *a = t->a;
     const bool diagonal = key0 == query0;
     const int64_t padded = t->padded, count = nib__min(SIDE, t->length - query0);
     const int64_t rows = nib__round_up(count, NIB_LANES);
-    /* the column at which the window of row 0 begins, which may lie before the key block */
-    const int64_t below = t->a->window > 0 ? query0 - key0 - t->a->window + 1 : -2 * SIDE;
     const float *q = s->q + query0 * padded, *dout = s->dout + query0 * padded;
     for (int64_t i = 0; i < rows; i += NIB_LANES) {
         float *p = s->p + i * SIDE, *ds = s->ds + i * SIDE;
-        const int64_t from = nib__round_down(nib__max(0, below + i), NIB_LANES);
+        const int64_t begin = nib__attn_first(a->window, a->chunked, query0 + i) - key0;
+        const int64_t from = nib__round_down(nib__max(0, begin), NIB_LANES);
         const strip seen = {from, diagonal ? i + NIB_LANES : SIDE};
         if (seen.from >= seen.to)
             break;
@@ -249,15 +251,17 @@ NIB_INLINE void multiply_block(const dx_item *t, int64_t key0, int64_t query0)
                  seen.to - from, false);
         multiply(ds + from, SIDE, dout + i * padded, padded, 1, s->vt + from, SIDE, t->dim,
                  seen.to - from, false);
-        compute_p_ds(p, ds, s->lse + query0 + i, s->delta + query0 + i, t->a, seen, below + i,
+        compute_p_ds(p, ds, s->lse + query0 + i, s->delta + query0 + i, a, seen, query0 + i, key0,
                      diagonal);
         multiply(s->dq + (query0 + i) * padded, padded, ds + from, SIDE, 1, s->k + from * padded,
                  padded, (diagonal ? nib__min(seen.to, count) : SIDE) - from, padded, true);
     }
     for (int64_t j = 0; j < (diagonal ? rows : SIDE); j += NIB_LANES) {
         /* the queries that see a key of the strip, in whole strips */
-        const int64_t end = nib__round_down(nib__max(0, j + 2 * NIB_LANES - 1 - below), NIB_LANES);
-        const strip seen = {diagonal ? j : 0, nib__min(count, end)};
+        const int64_t end =
+            nib__attn_end(a->window, a->chunked, key0 + j + NIB_LANES - 1, query0 + count) - query0;
+        const strip seen = {diagonal ? j : 0,
+                            nib__min(count, nib__round_up(nib__max(0, end), NIB_LANES))};
         const int64_t i = seen.from;
         if (seen.from >= seen.to)
             continue;
@@ -315,8 +319,8 @@ NIB_INLINE void run_head(const dx_item *t, int64_t head, bool is_first)
             copy_rows(s->dk, t->padded, a->dk + at, a->ldkv, t->dim, keys);
             copy_rows(s->dv, t->padded, a->dv + at, a->ldkv, t->dim, keys);
         }
-        const int64_t last = a->window > 0 ? nib__min(t->length, key0 + SIDE - 1 + a->window)
-                                           : t->length; /* end of the queries that see the block */
+        /* end of the queries that see the block */
+        const int64_t last = nib__attn_end(a->window, a->chunked, key0 + SIDE - 1, t->length);
         for (int64_t query0 = key0; query0 < last; query0 += SIDE)
             multiply_block(t, key0, query0);
         write_rows(a->dk + at, a->ldkv, s->dk, t->padded, t->dim, keys);

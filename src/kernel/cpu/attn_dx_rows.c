@@ -57,7 +57,8 @@ void nib__attn_dx_split_scratch(nib_attn_dx_scratch *s, const nib_attn_dx *a, fl
 static const nib_kernel rows[] = {
     ROW(avx512, 10, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL)), "attn_dx_f32__ref",
         NIB_X86(nib__attn_dx__avx512),
-        "gradients of q, k and v; probabilities recomputed from the log-sum-exp; windows and caps"),
+        "gradients of q, k and v; probabilities recomputed from the log-sum-exp; windows, chunks "
+        "and caps"),
     ROW(avx2, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL)), "attn_dx_f32__ref",
         NIB_X86(nib__attn_dx__avx2), "the same"),
     ROW(neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)), "attn_dx_f32__ref",

@@ -34,7 +34,7 @@ static void add_item(nib_tile *t, int64_t slot, int64_t head)
     t->slots[t->rows] = slot;
     t->heads[t->rows] = head;
     t->ends[t->rows] = (int64_t)a->position[slot] + 1;
-    t->begins[t->rows] = a->window > 0 ? nib__max(0, t->ends[t->rows] - a->window) : 0;
+    t->begins[t->rows] = nib__attn_first(a->window, a->chunked, a->position[slot]);
     t->rows++;
 }
 
@@ -76,7 +76,7 @@ static const nib_kernel rows[] = {
     ROW(avx512, 10, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL)), "attn_f32__ref",
         NIB_X86(nib__attn__avx512),
         "causal attention over a cache in f32, f16, bf16 or int8, softmax blocks of 256 positions "
-        "merged ascending; windows and caps of scores"),
+        "merged ascending; windows, chunks and caps of scores"),
     ROW(avx2, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL)), "attn_f32__ref",
         NIB_X86(nib__attn__avx2), "the same"),
     ROW(neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)), "attn_f32__ref",

@@ -45,6 +45,7 @@ static void softmax_row(float *scores, const float *x, int64_t count)
                             nib__lanes_div(nib__lanes_load_at(scores, i, count), all));
 }
 
+/* scores, which may be x, = sigmoid(x) */
 static void sigmoid_row(float *scores, const float *x, int64_t count)
 {
     const nib_lanes one = nib__lanes_set(1.0f), zero = nib__lanes_set(0.0f);
@@ -116,6 +117,8 @@ static void weigh_experts(float *weights, const int64_t *chosen, const float *sc
         own[i] = scores[chosen[i]];
     if (rule->score == NIB_SCORE_CHOSEN)
         softmax_row(own, own, rule->top_k);
+    else if (rule->score == NIB_SCORE_CHOSEN_SIGMOID)
+        sigmoid_row(own, own, rule->top_k);
     for (int64_t i = 0; i < rule->top_k; i++)
         sum += own[i];
     sum += rule->floor;

@@ -2,8 +2,8 @@
  *
  * Causal attention of slots over the cached positions of their sequences. For each block of
  * positions, each of BLOCK work-items scores one position, then sums the values of its own
- * dimensions; the softmax is merged block by block. Blocks below the window (0: no window) are not
- * read. Positions below the window or past the last are skipped, not multiplied by 0, as they may
+ * dimensions; the softmax is merged block by block. Blocks below the window or chunk (0: none) are
+ * not read. Positions below it or past the last are skipped, not multiplied by 0, as they may
  * hold NaN. The sink of a head, a score without a value, is merged last.
  */
 #define ATTENTION_ARGS                                                                             \
@@ -11,7 +11,7 @@
         GLOBAL_ARG(uchar, values), GLOBAL_ARG(int, sequence), GLOBAL_ARG(int, position),           \
         GLOBAL_ARG(int, tables), GLOBAL_ARG(float, lse), GLOBAL_ARG(float, sinks), int ldq,        \
         int ldo, int heads, int kv_heads, int head_dim, int table_ld, int with_lse,                \
-        int with_sinks, float scale, int window, float cap
+        int with_sinks, float scale, int window, int chunked, float cap
 #define ATTENTION_HERE                                                                             \
     GLOBAL_CONST_PTR(float, q);                                                                    \
     GLOBAL_PTR(float, out);                                                                        \
@@ -22,8 +22,12 @@
     GLOBAL_CONST_PTR(int, tables);                                                                 \
     GLOBAL_CONST_PTR(float, sinks)
 
-/* The first position that a slot at `last` sees. */
-static int first_seen(int last, int window) { return window > 0 ? max(0, last + 1 - window) : 0; }
+/* The first position that a slot at `last` sees: nib__attn_first. */
+static int first_seen(int last, int window, int chunked)
+{
+    const int slides = max(0, last + 1 - window);
+    return window <= 0 ? 0 : chunked != 0 ? last - last % window : slides;
+}
 
 #ifndef QUERIES
 
@@ -35,7 +39,7 @@ __kernel void attention(ATTENTION_ARGS)
     const int id = (int)get_local_id(0), head = (int)get_group_id(0);
     const size_t row = get_group_id(1);
     const int last = position[row], kv_head = head / (heads / kv_heads);
-    const int first = first_seen(last, window);
+    const int first = first_seen(last, window, chunked);
     float sums[DIMS], total = 0, largest = -INFINITY;
     for (int i = 0; i < DIMS; i++)
         sums[i] = 0;
@@ -127,7 +131,7 @@ __kernel void __launch_bounds__(WARPS *LANES, 1) attend(ATTENTION_ARGS)
     const int id = (int)threadIdx.x, lane = id % LANES, warp = id / LANES;
     const int head = (int)blockIdx.x, kv_head = head / (heads / kv_heads);
     const size_t row = blockIdx.y;
-    const int last = position[row], first = first_seen(last, window);
+    const int last = position[row], first = first_seen(last, window, chunked);
     const int *const table = tables + (size_t)sequence[row] * (size_t)table_ld;
     float sums[EACH], total = 0, largest = -INFINITY;
 #pragma unroll
@@ -208,15 +212,16 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
     const int mine = id / PARTS, part = id % PARTS, kv_head = head / (heads / kv_heads);
     const int end = min(m, ((int)get_group_id(1) + 1) * QUERIES);
     for (int row = (int)get_group_id(1) * QUERIES, next; row < end; row = next) {
-        int last = position[row], at[QUERIES];
-        int least = first_seen(last, window); /* the first that any slot sees */
+        int last = position[row], at[QUERIES], from[QUERIES];
+        int least = first_seen(last, window, chunked); /* the first that any slot sees */
         float sums[QUERIES][DIMS];
         for (next = row + 1; next < end && sequence[next] == sequence[row]; next++) {
             last = max(last, position[next]);
-            least = min(least, first_seen(position[next], window));
+            least = min(least, first_seen(position[next], window, chunked));
         }
         for (int t = 0; t < QUERIES; t++) {
             at[t] = row + t < next ? position[row + t] : -1;
+            from[t] = first_seen(max(0, at[t]), window, chunked);
             for (int i = 0; i < DIMS; i++)
                 sums[t][i] = 0;
             for (int d = id; d < head_dim; d += BLOCK)
@@ -245,7 +250,7 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
             for (int t = 0; cap > 0 && t < QUERIES; t++)
                 score[t] = cap * tanh(score[t] / cap);
             for (int t = 0; window > 0 && t < QUERIES; t++)
-                if (begin + id <= at[t] - window)
+                if (begin + id < from[t])
                     score[t] = -INFINITY;
             for (int t = 0; t < QUERIES; t++)
                 weight[t][id] = begin + id <= at[t] ? score[t] : -INFINITY;
@@ -292,7 +297,7 @@ __kernel void attention_tile(ATTENTION_ARGS, int m)
                 for (int j = skipped; window > 0 && d < head_dim && j < count; j++) {
                     const float v = load_typed(values, side + (size_t)(j * head_dim + d), CACHE);
                     for (int t = 0; t < QUERIES; t++) {
-                        const bool seen = begin + j <= at[t] && begin + j > at[t] - window;
+                        const bool seen = begin + j <= at[t] && begin + j >= from[t];
                         sums[t][i] = seen ? sums[t][i] + weight[t][j] * v : sums[t][i];
                     }
                 }

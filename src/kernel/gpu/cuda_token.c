@@ -130,7 +130,7 @@ static const nib_kernel rows[] = {
     ROW("add_f32", ADD, EXACT, token, nib__launch_add, "one thread per value"),
     OF("attn_f32", ATTN, float_cache, attention, launch_attention,
        "two warps per head and token, or if there are few tokens 8 or 16, which take turns at 32 "
-       "positions; windows, caps and sinks"),
+       "positions; windows, chunks, caps and sinks"),
     ROW("gather_f32", GATHER, EXACT, token, nib__launch_gather, "one thread per value"),
     ROW("route_f32", ROUTE, OTHER, experts, nib__launch_route,
         "one thread block per token; the CPU's arithmetic in its order"),

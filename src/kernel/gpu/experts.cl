@@ -15,6 +15,7 @@
 #define SOFTMAX 0 /* of nib_score */
 #define CHOSEN 1
 #define SIGMOID 2
+#define CHOSEN_SIGMOID 3
 
 /* nib__lanes_exp (lanes.h), operation by operation. */
 static float exact_exp(float value)
@@ -31,6 +32,8 @@ static float exact_exp(float value)
     p = fma(p, r, 1.0f);
     return p * as_float((uint)((int)n + 127) << 23);
 }
+
+static float sigmoid(float x) { return 1.0f / (1.0f + exact_exp(0.0f - x)); }
 
 /* values = softmax(values) if `wanted`, summed in lanes and one tree; published by a barrier. No
  * barrier is conditional: PoCL would copy all that follows one. */
@@ -111,7 +114,7 @@ __kernel void route(GLOBAL_ARG(float, logits), GLOBAL_ARG(float, bias), GLOBAL_A
             wrong = fmax(wrong, -(float)i);
     wrong = group_max(wrong, scratch); /* then the rest is computed, but not written */
     for (int i = id; i < experts; i += GROUP)
-        scores[i] = score == SIGMOID ? 1.0f / (1.0f + exact_exp(0.0f - logits[i])) : logits[i];
+        scores[i] = score == SIGMOID ? sigmoid(logits[i]) : logits[i];
     barrier(CLK_LOCAL_MEM_FENCE);
     softmax_if(score == SOFTMAX, scores, experts, scratch);
     for (int i = id; i < experts; i += GROUP)
@@ -126,7 +129,7 @@ __kernel void route(GLOBAL_ARG(float, logits), GLOBAL_ARG(float, bias), GLOBAL_A
         for (int j = 0; taken[i] != 0 && j < i; j++)
             place += taken[j];
         if (taken[i] != 0 && place < top_k) { /* a NaN is taken, too */
-            own[place] = scores[i];
+            own[place] = score == CHOSEN_SIGMOID ? sigmoid(scores[i]) : scores[i];
             if (wrong == -INFINITY)
                 out[place] = (float)i;
         }

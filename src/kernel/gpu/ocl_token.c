@@ -166,6 +166,7 @@ int nib__launch_attention(const void *args, nib_launch out[])
     nib__launch_int(out, a->sinks != NULL);
     nib__launch_float(out, a->scale);
     nib__launch_int(out, nib__min(a->window, INT32_MAX));
+    nib__launch_int(out, a->chunked);
     nib__launch_float(out, a->cap);
     return 1;
 }
@@ -216,7 +217,8 @@ static const nib_kernel rows[] = {
         "one work-item per value, with or without a cap"),
     ROW("add_f32", ADD, EXACT, any_device, token, nib__launch_add, "one work-item per value"),
     ROW("attn_f32", ATTN, OTHER, float_cache, attention, nib__ocl_attention,
-        "one work-group per head and token, or eight tokens if there are many; windows, caps and "
+        "one work-group per head and token, or eight tokens if there are many; windows, chunks, "
+        "caps and "
         "sinks"),
     ROW("gather_f32", GATHER, EXACT, any_device, token, nib__launch_gather,
         "one work-item per value"),

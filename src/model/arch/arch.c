@@ -36,6 +36,7 @@ static const nib_family_row *const families[] = {
     [NIB_ARCH_GRANITE_MOE] = &nib__family_granite_moe,
     [NIB_ARCH_GLM4_MOE] = &nib__family_glm4_moe,
     [NIB_ARCH_GPT_OSS] = &nib__family_gpt_oss,
+    [NIB_ARCH_LLAMA4] = &nib__family_llama4,
 };
 
 const nib_family_row *nib__family_at(size_t i) { return i < COUNT(families) ? families[i] : NULL; }

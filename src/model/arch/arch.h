@@ -19,12 +19,13 @@ typedef struct nib_family_key {
         NIB_OWN_AS_IS,
         NIB_OWN_INVERSE,
         NIB_OWN_INVERSE_ROOT,
-        NIB_OWN_FLAG,
+        NIB_OWN_FLAG,    /* most above 1: also a number, which is true unless it is 0 */
         NIB_OWN_COUNT,   /* an int64_t */
         NIB_OWN_CHECKED, /* only checked against least and most, not stored */
         NIB_OWN_TEXT     /* only checked against text, not stored */
     } is;
-    double absent;      /* default of transformers */
+    bool optional;      /* of a count: GGUF may leave it out */
+    double absent;      /* default of transformers; of a flag in GGUF: false */
     double least, most; /* supported range */
     const char *text;   /* NIB_OWN_TEXT: the supported value */
     /* value with which the key has no effect, so that families that do not read it accept it,
@@ -38,6 +39,12 @@ typedef struct nib_family_key {
     {                                                                                              \
         .key = key_, .gguf = gguf_, .at = offsetof(nib_config, member), .is = NIB_OWN_COUNT,       \
         .absent = absent_, .least = least_, .most = most_                                          \
+    }
+/* A key with a whole number that a GGUF may leave out. */
+#define NIB_OPTIONAL_KEY(key_, gguf_, member, absent_, least_, most_)                              \
+    {                                                                                              \
+        .key = key_, .gguf = gguf_, .at = offsetof(nib_config, member), .is = NIB_OWN_COUNT,       \
+        .optional = true, .absent = absent_, .least = least_, .most = most_                        \
     }
 /* How many experts there are, and how many a token chooses. */
 #define NIB_EXPERTS_KEY(key, absent)                                                               \
@@ -64,12 +71,16 @@ typedef struct nib_expert_names {
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */
     const char *class_name; /* class in transformers */
+    const char *around;     /* model_type of models with images whose text_config is of this family;
+                               NULL: none */
     const char *title;      /* its well-known models */
     const char *limits;     /* which of them are refused; NULL: none */
     const char *gguf;       /* general.architecture of GGUF; NULL: not supported from GGUF */
+    int gguf_gating;        /* expert_gating_func of its GGUF: 2 for sigmoid; 0: no such key */
     bool of_params;         /* models with Meta's params.json may be of this family */
     bool head_norms;        /* nib_config.qk_norm */
     bool own_head_norms;    /* each head's norm has its own weight */
+    bool bare_head_norms;   /* they have none, and follow RoPE; layers without it have no norms */
     nib_norm_form norm;
     nib_activation activation;   /* of the MLP */
     const char *act, *older_act; /* hidden_act or hidden_activation; NULL: silu, also called
@@ -77,6 +88,7 @@ typedef struct nib_family_row {
     bool newer_act;              /* hidden_activation takes precedence over hidden_act */
     const nib_family_key *keys;
     const nib_expert_names *experts; /* NULL: no mixture */
+    bool lists_experts;              /* reads moe_layers */
     unsigned fused;  /* weights that its checkpoints store fused, or split: fused.h */
     nib_eps_key eps; /* its name in config.json */
     enum {
@@ -101,7 +113,8 @@ typedef struct nib_family_row {
         NIB_WINDOW_ALL_IF_USED, /* if use_sliding_window is true: all layers */
         NIB_WINDOW_UNROTATED,   /* if use_sliding_window is true: layers without RoPE */
         NIB_WINDOW_ALWAYS,      /* all layers, if sliding_window is given */
-        NIB_WINDOW_PATTERN      /* all layers but every `pattern`-th */
+        NIB_WINDOW_PATTERN,     /* all layers but every `pattern`-th */
+        NIB_WINDOW_CHUNKS       /* layers with RoPE, in chunks of attention_chunk_size instead */
     } window;
     bool layer_types; /* reads layer_types, which takes precedence over `window` */
     int64_t pattern;
@@ -147,6 +160,7 @@ typedef enum nib_qk_norm {
     NIB_QK_HEADS, /* each head is normalized, with one weight for all heads */
     NIB_QK_EACH,  /* each head is normalized, with its own weight: [heads][head_dim] */
     NIB_QK_WHOLE, /* all heads are normalized together */
+    NIB_QK_BARE   /* each head is normalized after RoPE, without a weight */
 } nib_qk_norm;
 
 /* The norms of q and k that the config implies. */
@@ -183,6 +197,6 @@ extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_
     nib__family_cohere, nib__family_cohere2, nib__family_starcoder2, nib__family_stablelm,
     nib__family_ministral, nib__family_ministral3, nib__family_phi3, nib__family_glm,
     nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral, nib__family_granite_moe,
-    nib__family_glm4_moe, nib__family_gpt_oss;
+    nib__family_glm4_moe, nib__family_gpt_oss, nib__family_llama4;
 
 #endif

@@ -29,9 +29,10 @@ int nib__block_norm(nib_build *b, const nib_config *c, int64_t layer, const char
 
 nib_qk_norm nib__block_qk_norm(const nib_config *c)
 {
-    return !c->qk_norm                         ? NIB_QK_PLAIN
-           : nib__family_of(c)->own_head_norms ? NIB_QK_EACH
-                                               : NIB_QK_HEADS;
+    return !c->qk_norm                          ? NIB_QK_PLAIN
+           : nib__family_of(c)->bare_head_norms ? NIB_QK_BARE
+           : nib__family_of(c)->own_head_norms  ? NIB_QK_EACH
+                                                : NIB_QK_HEADS;
 }
 
 /* Emits the norm of q or k. No family has biases there. */
@@ -42,7 +43,7 @@ static int norm_heads(nib_build *b, const nib_config *c, int x, int64_t layer, c
                   own = norm == NIB_QK_EACH ? heads : 1;
     nib_norm_form form = nib__family_of(c)->norm;
     form.bias = false;
-    return norm == NIB_QK_PLAIN
+    return norm == NIB_QK_PLAIN || norm == NIB_QK_BARE
                ? x
                : nib__emit_norm(b, x, nib__build_norm(b, layer, part, own, n, form),
                                 norm == NIB_QK_WHOLE ? 1 : heads);
@@ -59,12 +60,14 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
 {
     const int64_t window = nib__config_window(c, layer);
     const int table = window > 0 && c->local_theta > 0;
-    const int query_table = table == 1 || c->query_beta > 0;
+    const bool rotates = nib__config_has_rope(c, layer), scales = c->query_beta > 0;
+    const int query_table = table == 1 || (scales && !c->query_unrotated);
     const int sinks = nib__family_of(c)->sinks
                           ? nib__build_vector(b, layer, "self_attn.sinks", c->heads)
                           : NIB_NO_ID;
     const nib_attention attention = {.heads = c->heads,
                                      .window = window < c->context ? window : 0,
+                                     .chunked = c->chunked && window < c->context && window > 0,
                                      .scale = c->attention_scale > 0
                                                   ? c->attention_scale
                                                   : (double)(1.0f / sqrtf((float)c->head_dim)),
@@ -77,9 +80,15 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
     int v = linear(b, x, NIB_ROLE_V, layer, "self_attn.v_proj", narrow, width, c->qkv_bias);
     q = norm_heads(b, c, q, layer, "self_attn.q_norm", c->heads, norm);
     k = norm_heads(b, c, k, layer, "self_attn.k_norm", c->kv_heads, norm);
-    if (nib__config_has_rope(c, layer)) {
+    if (rotates) {
         q = nib__emit_rope(b, q, c->heads, query_table);
         k = nib__emit_rope(b, k, c->kv_heads, table);
+    } else if (scales && c->query_unrotated) {
+        q = nib__emit_rope(b, q, c->heads, 1); /* by an angle of 0 */
+    }
+    if (rotates && norm == NIB_QK_BARE) {
+        q = nib__emit_norm(b, q, NIB_NO_ID, c->heads);
+        k = nib__emit_norm(b, k, NIB_NO_ID, c->kv_heads);
     }
     nib__emit_store(b, k, v);
     const int attended = nib__emit_attention(b, q, attention);
@@ -108,6 +117,7 @@ static nib_routing routing_of(const nib_config *c)
     return (nib_routing){.experts = moe->experts,
                          .top_k = moe->top_k,
                          .score = moe->sigmoid          ? NIB_SCORE_SIGMOID
+                                  : moe->scaled_inputs  ? NIB_SCORE_CHOSEN_SIGMOID
                                   : moe->chosen_softmax ? NIB_SCORE_CHOSEN
                                                         : NIB_SCORE_SOFTMAX,
                          .groups = moe->groups > 0 ? moe->groups : 1,
@@ -115,7 +125,8 @@ static nib_routing routing_of(const nib_config *c)
                          .group_pairs = moe->sigmoid,
                          .normalize = moe->normalize,
                          .floor = moe->sigmoid ? 1e-20f : 0.0f,
-                         .scale = moe->scale > 0 ? (float)moe->scale : 1.0f};
+                         .scale = moe->scale > 0 ? (float)moe->scale : 1.0f,
+                         .on_input = moe->scaled_inputs};
 }
 
 /* Emits the MLP that every token has. */

@@ -27,10 +27,19 @@ static void complete(nib_config *c)
     c->moe.chosen_softmax = true;
 }
 
+/* GGUF has no keys for them: as in llama.cpp, but yarn's range of pairs is not rounded, as the
+ * published models say. */
+static void complete_gguf(nib_config *c)
+{
+    c->swiglu_limit = 7;
+    c->rope_unrounded = c->rope == NIB_ROPE_YARN;
+}
+
 const nib_family_row nib__family_gpt_oss = {
     .name = "gpt_oss",
     .class_name = "GptOssForCausalLM",
     .title = "gpt-oss 20b and 120b",
+    .gguf = "gpt-oss",
     .activation = NIB_SWIGLU_CLAMPED,
     .keys = keys,
     .experts = &experts,
@@ -48,5 +57,6 @@ const nib_family_row nib__family_gpt_oss = {
                .rope_theta = 150000,
                .bias = true},
     .complete = complete,
+    .complete_gguf = complete_gguf,
     .build = nib__build_llama,
 };
