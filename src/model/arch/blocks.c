@@ -115,7 +115,8 @@ static nib_routing routing_of(const nib_config *c)
                          .group_pairs = moe->sigmoid,
                          .normalize = moe->normalize,
                          .floor = moe->sigmoid ? 1e-20f : 0.0f,
-                         .scale = moe->scale > 0 ? (float)moe->scale : 1.0f};
+                         .scale = moe->scale > 0 ? (float)moe->scale : 1.0f,
+                         .balance = (float)moe->balance};
 }
 
 /* Emits the MLP that every token has. */
