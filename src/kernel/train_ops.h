@@ -142,12 +142,12 @@ typedef struct nib_sinks_dw {
  *       dx_i = w_i * (dw_i - (sum of w_j dw_j) / c), 0 for the others
  *   softmax p over all experts, not normalized: dx_e = -(p_e * sum of w_j dw_j), and for the chosen
  *       w_i dw_i is added, fused
- *   sigmoid s, normalized: ds_i = (c / S) * (dw_i - (sum of w_j dw_j) / c), S as in the forward pass;
- *       not normalized: ds_i = c * dw_i. dx_i = ds_i * (s_i * (1 - s_i)), 0 for the others
+ *   sigmoid s, normalized: ds_i = (c / S) * (dw_i - (sum of w_j dw_j) / c), S as in the forward
+ *       pass; not normalized: ds_i = c * dw_i. dx_i = ds_i * (s_i * (1 - s_i)), 0 for the others
  *
  * The sums run over the chosen experts ascending, one fused multiply-add each. With `load`, f, the
- * gradient of the load-balancing loss is added for all experts: dx_e += (balance * p_e) * (f_e - sum
- * of f p), fused, where p is the softmax over all experts and the sum is one in lanes. */
+ * gradient of the load-balancing loss is added for all experts: dx_e += (balance * p_e) * (f_e -
+ * sum of f p), fused, where p is the softmax over all experts and the sum is one in lanes. */
 typedef struct nib_route_dx {
     const nib_routing *rule;
     const float *logits;  /* [m][ldx] */

@@ -223,9 +223,9 @@ void nib__step_close(nib_step *step);
 /* Casts and packs the weights [params.total]. Call it after each change of the weights. */
 nib_status nib__step_cast(nib_step *step, const float *weights, nib_err *err);
 /* Runs the batch. *loss: the sum over targets in nats. gradients [nib__load_block]: overwritten
- * with those of `scale` times that sum, and of the load-balancing loss of this micro-batch times its
- * coefficient, `scale` and the number of tokens; then the load of the experts. NULL computes only
- * the loss. */
+ * with those of `scale` times that sum, and of the load-balancing loss of this micro-batch times
+ * its coefficient, `scale` and the number of tokens; then the load of the experts. NULL computes
+ * only the loss. */
 nib_status nib__step_run(nib_step *step, const float *weights, const nib_micro_batch *batch,
                          float scale, float *gradients, double *loss, nib_err *err);
 
