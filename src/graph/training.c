@@ -22,7 +22,7 @@ typedef struct lister {
     nib_training_value *values;
     size_t value_count, value_capacity;
     int *now;     /* of each graph value: its value in the list; NIB_NO_ID: not kept */
-    int *extra;   /* of each node: the state or log-sum that it writes, or NIB_NO_ID */
+    int *extra;   /* of each node: the state, log-sum or order that it writes, or NIB_NO_ID */
     int *packed;  /* of each weight: its packed input, or NIB_NO_ID */
     int *sum;     /* of each graph value: its gradient so far, or NIB_NO_ID */
     bool *wanted; /* of each node: must run again */
@@ -94,6 +94,29 @@ static size_t store_of(const lister *l, size_t attention)
     return i;
 }
 
+/* The node that sorted the rows which an operation of a mixture reads. */
+static size_t dispatch_of(const lister *l, size_t i)
+{
+    while (i > 0 && node_at(l, i)->op != NIB_OP_DISPATCH)
+        i--;
+    return i;
+}
+
+/* True for the operations on rows of experts, which read their order. */
+static bool reads_order(nib_op op)
+{
+    return op == NIB_OP_DISPATCH || op == NIB_OP_LINEAR_EXPERTS || op == NIB_OP_COMBINE;
+}
+
+static bool is_linear(nib_op op) { return op == NIB_OP_LINEAR || op == NIB_OP_LINEAR_EXPERTS; }
+
+/* Sets input `at` of a product's operation to the order of the experts' rows, if it has experts. */
+static void set_order(const lister *l, nib_training_node *node, int at, size_t i)
+{
+    if (node_at(l, i)->op == NIB_OP_LINEAR_EXPERTS)
+        node->in[at] = l->extra[dispatch_of(l, i)];
+}
+
 /* ---- the gradients ---- */
 
 /* Adds to the gradient of a value. Readers come in reverse order, so the last reader contributes
@@ -118,28 +141,34 @@ static void pack_input(lister *l, size_t i, void (*put)(lister *, const nib_trai
     const nib_graph_node *linear = node_at(l, i);
     nib_training_node node = node_of(l, NIB_OP_CAST_T, i);
     node.in[0] = l->now[linear->in[0]];
+    set_order(l, &node, 1, i);
     node.out[0] = add_value(l, NIB_TRAINING_PACKED, l->graph->values[linear->in[0]].columns);
     l->packed[linear->weight] = node.out[0];
     put(l, &node);
 }
 
-/* The gradients of linear layers that read one value. The value's gradient is summed in their
- * order. */
+/* The gradients of linear layers, or of the experts' layers, that read one value. The value's
+ * gradient is summed in their order. Experts read rows that no other operation can join in a chain,
+ * so their gradients are not postponed, and free the rows. */
 static void linear_gradient(lister *l, range nodes)
 {
     for (size_t i = nodes.first; i < nodes.end; i++) {
         nib_training_node node = node_of(l, NIB_OP_LINEAR_DX, i);
         node.in[0] = l->sum[node_at(l, i)->out];
+        set_order(l, &node, 1, i);
         node.out[0] = add_like(l, node_at(l, i)->in[0]);
         add(l, &node);
         contribute(l, node_at(l, i)->in[0], node.out[0]);
     }
     for (size_t i = nodes.first; i < nodes.end; i++) {
+        void (*const put)(lister *, const nib_training_node *) =
+            node_at(l, i)->op == NIB_OP_LINEAR ? postpone : add;
         nib_training_node node = node_of(l, NIB_OP_LINEAR_DW, i);
         if (l->packed[node.weight] == NIB_NO_ID)
-            pack_input(l, i, postpone);
+            pack_input(l, i, put);
         node.in[0] = l->sum[node_at(l, i)->out], node.in[1] = l->packed[node.weight];
-        postpone(l, &node);
+        set_order(l, &node, 2, i);
+        put(l, &node);
     }
 }
 
@@ -187,6 +216,11 @@ static void attention_gradient(lister *l, range nodes)
     add(l, &node);
     for (size_t i = 0; i < COUNT(reads); i++)
         contribute(l, reads[i], node.out[i]);
+    if (attention->weight == NIB_NO_ID)
+        return;
+    nib_training_node sinks = node_of(l, NIB_OP_SINKS_DW, nodes.first);
+    sinks.in[0] = node.in[0], sinks.in[1] = node.in[2], sinks.in[2] = node.in[3];
+    postpone(l, &sinks);
 }
 
 static void swiglu_gradient(lister *l, range nodes)
@@ -224,6 +258,53 @@ static void add_gradient(lister *l, range nodes)
     contribute(l, node->in[1], l->sum[node->out]);
 }
 
+/* A token's gradient is the sum of its rows', times the weights if they multiply the input. */
+static void dispatch_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *dispatch = node_at(l, nodes.first);
+    nib_training_node dx = node_of(l, NIB_OP_COMBINE, nodes.first);
+    dx.in[0] = l->sum[dispatch->out], dx.in[2] = l->extra[nodes.first];
+    if (dispatch->routing->on_input) {
+        nib_training_node dw = node_of(l, NIB_OP_COMBINE_DW, nodes.first);
+        dw.in[0] = l->now[dispatch->in[0]], dw.in[1] = dx.in[0], dw.in[2] = dx.in[2];
+        dw.out[0] = l->sum[dispatch->in[1]] = add_rows(l, dispatch->routing->top_k);
+        add(l, &dw);
+        dx.in[1] = l->now[dispatch->in[1]];
+    }
+    dx.out[0] = add_like(l, dispatch->in[0]);
+    add(l, &dx);
+    contribute(l, dispatch->in[0], dx.out[0]);
+}
+
+static void combine_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *combine = node_at(l, nodes.first);
+    nib_training_node dx = node_of(l, NIB_OP_DISPATCH, nodes.first);
+    dx.in[0] = l->sum[combine->out], dx.in[2] = l->extra[dispatch_of(l, nodes.first)];
+    if (!combine->routing->on_input) {
+        nib_training_node dw = node_of(l, NIB_OP_COMBINE_DW, nodes.first);
+        dw.in[0] = dx.in[0], dw.in[1] = l->now[combine->in[0]], dw.in[2] = dx.in[2];
+        dw.out[0] = l->sum[combine->in[1]] = add_rows(l, combine->routing->top_k);
+        add(l, &dw);
+    }
+    dx.out[0] = add_like(l, combine->in[0]);
+    add(l, &dx);
+    contribute(l, combine->in[0], dx.out[0]);
+}
+
+/* The gradient of a routing value is that of its weights. */
+static void route_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *route = node_at(l, nodes.first);
+    nib_training_node node = node_of(l, NIB_OP_ROUTE_DX, nodes.first);
+    node.weight = NIB_NO_ID;
+    node.in[0] = l->sum[route->out];
+    node.in[1] = l->now[route->in[0]], node.in[2] = l->now[route->out];
+    node.out[0] = add_like(l, route->in[0]);
+    add(l, &node);
+    contribute(l, route->in[0], node.out[0]);
+}
+
 /* Nothing to do: attention's gradient includes those of keys and values. */
 static void store_gradient(lister *l, range nodes) { (void)l, (void)nodes; }
 
@@ -257,6 +338,10 @@ static const rule *rule_of(nib_op op)
         {NIB_OP_ATTN, FIRST | OWN, false, true, attention_gradient},
         {NIB_OP_SWIGLU, FIRST | SECOND, true, false, swiglu_gradient},
         {NIB_OP_ADD, 0, false, false, add_gradient},
+        {NIB_OP_ROUTE, FIRST | OWN, false, false, route_gradient},
+        {NIB_OP_DISPATCH, FIRST | SECOND, true, false, dispatch_gradient},
+        {NIB_OP_LINEAR_EXPERTS, FIRST, false, false, linear_gradient},
+        {NIB_OP_COMBINE, FIRST, false, false, combine_gradient},
         {NIB_OP_SCALE, FIRST, false, false, scale_gradient},
     };
     size_t i = 0;
@@ -283,6 +368,22 @@ static void add_forward(lister *l, size_t i)
         node.in[1] = l->extra[store_of(l, i)];
         node.out[1] = l->extra[i] = add_rows(l, from->heads);
     }
+    if (from->op == NIB_OP_DISPATCH)
+        node.out[1] = l->extra[i] = add_value(l, NIB_TRAINING_ORDER, from->routing->top_k);
+    if (from->op == NIB_OP_COMBINE)
+        node.in[2] = l->extra[dispatch_of(l, i)];
+    set_order(l, &node, 1, i);
+    add(l, &node);
+}
+
+/* Sums of probabilities over tokens, for the load-balancing loss. */
+static void add_route_sums(lister *l, size_t i)
+{
+    nib_training_node node = node_of(l, NIB_OP_ROUTE_SUMS, i);
+    if (node_at(l, i)->op != NIB_OP_ROUTE || node_at(l, i)->routing->balance == 0)
+        return;
+    node.weight = NIB_NO_ID;
+    node.in[0] = l->now[node_at(l, i)->in[0]];
     add(l, &node);
 }
 
@@ -297,9 +398,25 @@ static void add_range(lister *l, range nodes, bool all, bool keeps)
         if (all || l->wanted[i])
             add_forward(l, i);
         l->wanted[i] = false;
-        if (keeps && node->op == NIB_OP_LINEAR && node->layer >= 0)
-            pack_input(l, i, postpone);
+        if (all)
+            add_route_sums(l, i);
+        if (keeps && is_linear(node->op) && node->layer >= 0)
+            pack_input(l, i, node->op == NIB_OP_LINEAR ? postpone : add);
     }
+}
+
+/* Adds the load-balancing loss, if the model has one. */
+static void add_balance(lister *l)
+{
+    size_t i = l->graph->node_count;
+    while (i > 0 &&
+           !(node_at(l, i - 1)->op == NIB_OP_ROUTE && node_at(l, i - 1)->routing->balance > 0))
+        i--;
+    if (i == 0)
+        return;
+    nib_training_node node = node_of(l, NIB_OP_BALANCE, i - 1);
+    node.weight = NIB_NO_ID;
+    add(l, &node);
 }
 
 /* Adds the loss, which also gives the gradient of the logits. */
@@ -359,9 +476,19 @@ static void want_extra(lister *l, size_t i)
 static int reads_of(const lister *l, size_t i)
 {
     const nib_graph_node *node = node_at(l, i);
-    const bool is_packed = node->op == NIB_OP_LINEAR && l->packed[node->weight] != NIB_NO_ID,
-               is_linear = node->op == NIB_OP_SCALE && node->cap == 0;
-    return is_packed || is_linear ? 0 : rule_of(node->op)->reads;
+    const bool is_packed = is_linear(node->op) && l->packed[node->weight] != NIB_NO_ID,
+               is_factor = node->op == NIB_OP_SCALE && node->cap == 0,
+               is_copy = node->op == NIB_OP_DISPATCH && !node->routing->on_input;
+    return is_packed || is_factor || is_copy ? 0 : rule_of(node->op)->reads;
+}
+
+/* What a node or its gradient reads besides values of the graph. */
+static void want_extras_of(lister *l, size_t i)
+{
+    if (node_at(l, i)->op == NIB_OP_ATTN)
+        want_extra(l, store_of(l, i));
+    if (reads_order(node_at(l, i)->op))
+        want_extra(l, dispatch_of(l, i));
 }
 
 /* Marks the nodes of a layer, from `first` on, that must be recomputed for the gradients of a
@@ -374,18 +501,17 @@ static void mark_wanted(lister *l, range nodes, size_t first)
         for (int j = 0; j < NIB_NODE_INPUTS; j++)
             if (reads & FIRST << j)
                 want_value(l, node->in[j]);
-        if (reads & OWN) {
+        if (reads & OWN)
             want_value(l, node->out);
+        if (node->op == NIB_OP_ATTN)
             want_extra(l, i);
-            want_extra(l, store_of(l, i));
-        }
+        want_extras_of(l, i);
     }
     for (size_t i = nodes.end; i-- > first;)
         if (l->wanted[i]) {
             for (int j = 0; j < NIB_NODE_INPUTS; j++)
                 want_value(l, node_at(l, i)->in[j]);
-            if (node_at(l, i)->op == NIB_OP_ATTN)
-                want_extra(l, store_of(l, i));
+            want_extras_of(l, i);
         }
 }
 
@@ -408,12 +534,12 @@ static range segment_of(const lister *l, size_t last)
     return (range){first, last + 1};
 }
 
-/* The node, or the linear layers with one input that end with it. */
+/* The node, or the layers with one input that end with it. */
 static range group_of(const lister *l, size_t last)
 {
     size_t first = last;
-    while (first > 0 && node_at(l, last)->op == NIB_OP_LINEAR &&
-           node_at(l, first - 1)->op == NIB_OP_LINEAR &&
+    while (first > 0 && is_linear(node_at(l, last)->op) &&
+           node_at(l, first - 1)->op == node_at(l, last)->op &&
            node_at(l, first - 1)->in[0] == node_at(l, last)->in[0])
         first--;
     return (range){first, last + 1};
@@ -424,7 +550,7 @@ static void pack_inputs(lister *l, range nodes)
     for (range group; nodes.end > nodes.first; nodes.end = group.first) {
         group = group_of(l, nodes.end - 1);
         for (size_t i = group.first; i < group.end; i++)
-            if (node_at(l, i)->op == NIB_OP_LINEAR)
+            if (is_linear(node_at(l, i)->op))
                 pack_input(l, i, add);
     }
 }
@@ -504,6 +630,7 @@ static void list_all(lister *l, nib_training *out, bool *crosses)
     find_crossing(l, crosses);
     add_range(l, (range){0, l->graph->node_count}, true, l->checkpointing == NIB_AC_NONE);
     end_segment(l);
+    add_balance(l);
     add_loss(l);
     out->forward_end = l->nodes.count;
     if (l->checkpointing != NIB_AC_NONE)

@@ -22,9 +22,10 @@ typedef enum nib_ac {
 enum { NIB_TRAINING_INPUTS = 5, NIB_TRAINING_OUTPUTS = 3 };
 
 typedef enum nib_training_kind {
-    NIB_TRAINING_ROWS,  /* f32 [m][columns] */
-    NIB_TRAINING_STATE, /* keys and values of a layer */
-    NIB_TRAINING_PACKED /* [m][columns]: linear layer input, packed for LINEAR_DW */
+    NIB_TRAINING_ROWS,   /* f32 [m][columns] */
+    NIB_TRAINING_STATE,  /* keys and values of a layer */
+    NIB_TRAINING_PACKED, /* [m][columns]: linear layer input, packed for LINEAR_DW */
+    NIB_TRAINING_ORDER   /* which rows each expert has */
 } nib_training_kind;
 
 typedef struct nib_training_value {
@@ -46,6 +47,15 @@ typedef struct nib_training_value {
  *   SCALE_DX    dy, x                   -> dx
  *   ATTN_DX     dy, q, out, log-sum, state -> dq, dk, dv
  *   EMBED_DW    dy                         the gradient of the table
+ *   SINKS_DW    dy, out, log-sum           the gradient of the sinks of ATTN
+ *   DISPATCH    x, routing              -> rows, order
+ *   LINEAR_EXPERTS, its CAST_T, LINEAR_DX and LINEAR_DW: as for a linear layer, and last the order;
+ *               the products are those of each expert with its rows
+ *   COMBINE     rows, routing, order    -> the sum of each token's rows
+ *   ROUTE_SUMS  logits                     for the load-balancing loss, as BALANCE, which sums up
+ *   ROUTE_DX    gradients of weights, logits, routing -> dx
+ *   COMBINE_DW  dy, rows, order         -> the gradients of weights [m][top_k]
+ *   The gradient of COMBINE is DISPATCH (dy, none, order) and that of DISPATCH is COMBINE.
  *   ADD         a contribution, the sum so far -> the sum */
 typedef struct nib_training_node {
     nib_op op;

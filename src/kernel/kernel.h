@@ -79,6 +79,11 @@ typedef union nib_run {
     void (*scale_dx)(const nib_scale_dx *a, int64_t m0, int64_t m1);
     /* items: document * kv_heads + kv_head */
     void (*attn_dx)(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch);
+    void (*sinks_dw)(const nib_sinks_dw *a, int64_t head0, int64_t head1);
+    void (*route_dx)(const nib_route_dx *a, int64_t m0, int64_t m1);
+    void (*combine_dw)(const nib_combine_dw *a, int64_t m0, int64_t m1);
+    void (*route_sums)(const nib_route_sums *a, int64_t block0, int64_t block1);
+    void (*balance)(const nib_balance *a);
     void (*embed_dw)(const nib_embed_dw *a, int64_t column0, int64_t column1);
     void (*bias_dw)(const nib_bias_dw *a, int64_t column0, int64_t column1);
     void (*xent)(const nib_xent *a, int64_t m0, int64_t m1);
@@ -173,12 +178,12 @@ extern const nib_family nib__family_linear_fp8;      /* fp8 and MX activations: 
 extern const nib_family nib__family_linear_backward; /* dx and dW: linear_backward.c */
 extern const nib_family nib__family_cast;            /* training's operands: cast_rows.c */
 extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, cache: token_rows.c */
-extern const nib_family nib__family_experts;   /* route, sort, dispatch, combine: experts_rows.c */
-extern const nib_family nib__family_attn;      /* attention: attn_rows.c */
-extern const nib_family nib__family_sample;    /* sampling: sample_rows.c */
-extern const nib_family nib__family_attn_dx;   /* its gradients: attn_dx_rows.c */
-extern const nib_family nib__family_train;     /* gradients, loss, optimizer: train_rows.c */
-extern const nib_family nib__family_ocl_token; /* OpenCL: gpu/ocl_token.c */
+extern const nib_family nib__family_experts;        /* of mixtures: experts_rows.c */
+extern const nib_family nib__family_attn;           /* attention: attn_rows.c */
+extern const nib_family nib__family_sample;         /* sampling: sample_rows.c */
+extern const nib_family nib__family_attn_dx;        /* its gradients: attn_dx_rows.c */
+extern const nib_family nib__family_train;          /* gradients, loss, optimizer: train_rows.c */
+extern const nib_family nib__family_ocl_token;      /* OpenCL: gpu/ocl_token.c */
 extern const nib_family nib__family_ocl_experts;    /* gpu/ocl_experts.c */
 extern const nib_family nib__family_ocl_linear;     /* gpu/ocl_linear.c */
 extern const nib_family nib__family_ocl_quant;      /* gpu/ocl_quant.c */

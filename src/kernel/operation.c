@@ -171,6 +171,34 @@ static void run_scale_dx(const nib_kernel *row, const void *args, int64_t begin,
     row->run.scale_dx(args, begin, end);
 }
 
+static void run_sinks_dw(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                         void *scratch)
+{
+    (void)scratch;
+    row->run.sinks_dw(args, begin, end);
+}
+
+static void run_route_dx(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                         void *scratch)
+{
+    (void)scratch;
+    row->run.route_dx(args, begin, end);
+}
+
+static void run_combine_dw(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                           void *scratch)
+{
+    (void)scratch;
+    row->run.combine_dw(args, begin, end);
+}
+
+static void run_route_sums(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                           void *scratch)
+{
+    (void)scratch;
+    row->run.route_sums(args, begin, end);
+}
+
 static void run_embed_dw(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
                          void *scratch)
 {
@@ -219,7 +247,7 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
     [NIB_OP_ROUTE] = {run_route, .values = 1, .by_tokens = true},
     [NIB_OP_SORT] = {run_sort, .values = 1},
     [NIB_OP_DISPATCH] = {run_dispatch, .values = 1},
-    [NIB_OP_COMBINE] = {run_combine, .values = 1, .by_tokens = true},
+    [NIB_OP_COMBINE] = {run_combine, .values = 1, .by_tokens = true, .gathers = true},
     [NIB_OP_MOVE] = {NULL, .values = 1},
     [NIB_OP_NORM_DX] = {run_norm_dx, .values = 4, .by_tokens = true,
                         .inplace = {NIB_INPLACE_THIRD}},
@@ -229,6 +257,11 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
     [NIB_OP_SCALE_DX] = {run_scale_dx, .values = 2, .by_tokens = true,
                          .inplace = {NIB_INPLACE_FIRST}},
     [NIB_OP_ATTN_DX] = {run_attn_dx, .values = 0},
+    [NIB_OP_SINKS_DW] = {run_sinks_dw, .values = 2},
+    [NIB_OP_ROUTE_DX] = {run_route_dx, .values = 3, .by_tokens = true},
+    [NIB_OP_COMBINE_DW] = {run_combine_dw, .values = 2},
+    [NIB_OP_ROUTE_SUMS] = {run_route_sums, .values = 1},
+    [NIB_OP_BALANCE] = {NULL, .values = 0},
     [NIB_OP_EMBED_DW] = {run_embed_dw, .values = 3},
     [NIB_OP_BIAS_DW] = {run_bias_dw, .values = 1},
     [NIB_OP_XENT] = {run_xent, .values = 3, .by_tokens = true, .inplace = {NIB_INPLACE_FIRST},

@@ -23,6 +23,7 @@ typedef struct nib_op_row {
      * (weights, positions). */
     int values;
     bool by_tokens; /* its parts are tokens, computed independently */
+    bool gathers;   /* a token reads rows of the first input that other tokens' parts may write */
     /* The input that each output may overwrite (in place): an output element depends only on the
      * same element of the inputs, or an output row only on the same row. */
     nib_inplace inplace[NIB_INPLACE_OUTPUTS];

@@ -296,6 +296,7 @@ typedef struct nib_routing {
     float floor;
     float scale;   /* of the weights, at last */
     bool on_input; /* the weight multiplies the expert's input instead of its output (Llama 4) */
+    float balance; /* coefficient of the load-balancing loss in training; 0: none */
 } nib_routing;
 
 /* The experts of each token and their weights, experts ascending. If a logit is not finite, the

@@ -86,12 +86,18 @@ typedef struct nib_norm_dw {
  *
  * NIB_GELU_TANH: s = 1 / (1 + e^-2u), and the last factor is s * (1 + h * (1 - s)), the sum fused.
  * h = gate * d(2u)/dgate, where d(2u)/dgate = 2 sqrt(2 / pi) (1 + 3 * 0.044715 gate^2) is one
- * multiply-add of gate^2. */
+ * multiply-add of gate^2.
+ *
+ * NIB_SWIGLU_CLAMPED, with the forward g, u and s = 1 / (1 + e^(-alpha g)): dup = dy * (g / (1 +
+ * e^(-alpha g))),
+ * and 0 if up is outside of -limit..limit; dgate = (dy * (u + 1)) * (s * (1 + alpha g * (1 - s))),
+ * the last sum fused, and 0 if gate is above the limit. */
 typedef struct nib_swiglu_dx {
     const float *gate, *up, *dy; /* [m][ld], dy [m][ldy] */
     float *dgate, *dup;          /* [m][ld] */
     int64_t m, width, ld, ldy;
     nib_activation activation;
+    float alpha, limit; /* SWIGLU_CLAMPED */
 } nib_swiglu_dx;
 
 /* Gradient of a nib_scale: dx = scale * dy; with a cap, times 1 - t * t, fused, with the forward t
@@ -118,6 +124,68 @@ typedef struct nib_attn_dx {
     bool chunked;
     float cap;
 } nib_attn_dx;
+
+/* Gradients of the sinks of attention: dw[h] = the sum over queries of -e^(sink - lse) * (out .
+ * dout). The dot product is summed in lanes; blocks of NIB_TRAIN_ROWS tokens with one fused
+ * multiply-add per token. */
+typedef struct nib_sinks_dw {
+    const float *sinks;      /* [heads] */
+    const float *out, *dout; /* [m][ldo], [m][ldd] */
+    const float *lse;        /* [m][heads], with the sink */
+    float *dw;               /* [heads] */
+    int64_t m, heads, dim, ldo, ldd;
+} nib_sinks_dw;
+
+/* Gradient of a router's logits, from those of the weights w_j = c q_j of the chosen experts, where
+ * c is the rule's scale:
+ *
+ *   weights that add up to c (softmax over the chosen, or normalized softmax):
+ *       dx_i = w_i * (dw_i - (sum of w_j dw_j) / c), 0 for the others
+ *   softmax p over all experts, not normalized: dx_e = -(p_e * sum of w_j dw_j), and for the chosen
+ *       w_i dw_i is added, fused
+ *   sigmoid s, normalized: ds_i = (c / S) * (dw_i - (sum of w_j dw_j) / c), S as in the forward
+ *       pass; not normalized: ds_i = c * dw_i. dx_i = ds_i * (s_i * (1 - s_i)), 0 for the others
+ *
+ * The sums run over the chosen experts ascending, one fused multiply-add each. With `load`, f, the
+ * gradient of the load-balancing loss is added for all experts: dx_e += (balance * p_e) * (f_e -
+ * sum of f p), fused, where p is the softmax over all experts and the sum is one in lanes. */
+typedef struct nib_route_dx {
+    const nib_routing *rule;
+    const float *logits;  /* [m][ldx] */
+    const float *routing; /* [m][ldr] as ROUTE wrote it */
+    const float *dweight; /* [m][top_k] */
+    float *dx;            /* [m][lddx] */
+    int64_t m, ldx, ldr, lddx;
+    const float *load; /* [experts]; NULL: none */
+    float balance;
+} nib_route_dx;
+
+/* dweight[i][j] = dy[i] . y[row[i][j]], summed in lanes: the gradients of a nib_combine's weights.
+ * Of a weight on an expert's input: dy is that input, y the gradient of the expert's row. */
+typedef struct nib_combine_dw {
+    const float *dy;    /* [m][ldy] */
+    const float *y;     /* [m * top_k][width] */
+    const int32_t *row; /* [m][top_k] */
+    float *dweight;     /* [m][top_k] */
+    int64_t m, top_k, width, ldy;
+} nib_combine_dw;
+
+/* out[block] = the sums of the softmax of the logits over NIB_TRAIN_ROWS tokens, ascending. */
+typedef struct nib_route_sums {
+    const float *logits; /* [m][ldx] */
+    int64_t m, ldx, experts;
+    float *out; /* [ceil(m / NIB_TRAIN_ROWS)][experts] */
+} nib_route_sums;
+
+/* The load-balancing loss (Fedus et al., 2021; over all layers as in transformers): experts * sum
+ * over e of f_e P_e, with f and P the sums over the layers of counts and probabilities, ascending,
+ * divided by `tokens`; the last sum in f64, ascending, rounded once. */
+typedef struct nib_balance {
+    const float *counts, *sums;      /* [layers][experts] */
+    int64_t layers, experts, tokens; /* tokens: of all layers */
+    float *load;                     /* [experts] f */
+    float *loss;                     /* [1] */
+} nib_balance;
 
 /* d[id] += dx over tokens in ascending order, not in blocks. */
 typedef struct nib_embed_dw {

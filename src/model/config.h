@@ -61,6 +61,7 @@ typedef struct nib_mixture {
     bool sigmoid;               /* instead of softmax; and a bias that only chooses */
     bool scaled_inputs;         /* sigmoids of the chosen logits multiply the experts' inputs */
     double scale;               /* of the weights; 0: 1 */
+    double balance;             /* in training: coefficient of the load-balancing loss; 0: none */
     int64_t groups, top_groups; /* as in nib_routing; 0: 1 */
     int64_t unread_layers;      /* after the model's, to predict further tokens: not read */
 } nib_mixture;

@@ -328,6 +328,8 @@ void nib__train_draft_defaults(nib_train_draft *out)
                              .attention = 1,
                              .checkpointing = 1,
                              .out = {.dump_folder = "outputs",
+                                     .load_balance = 1e-3,
+                                     .aux_loss = -1,
                                      .batch = 8,
                                      .sequence = 2048,
                                      .steps = 10,
@@ -373,6 +375,7 @@ nib_status nib__train_config_parse(nib_train_config *out, nib_config *model,
     NIB_TRY(finish_config(&r, err));
     nib__train_notes(&r);
     NIB_TRY(nib__train_model(model, &r, err));
+    r.draft.out.aux_loss = model->moe.balance; /* as used, for checkpoints and metrics */
     *out = r.draft.out;
     return NIB_OK;
 }
@@ -391,6 +394,8 @@ void nib__train_config_put(nib_jsonw *w, const nib_train_config *c)
     static const char *const decays[] = {
         [NIB_DECAY_LINEAR] = "linear", [NIB_DECAY_SQRT] = "sqrt", [NIB_DECAY_COSINE] = "cosine"};
     nib__jsonw_pair_string(w, "model.attn_mask_type", c->document_mask ? "block_causal" : "causal");
+    nib__jsonw_pair_double(w, "model.load_balance_coeff", c->load_balance);
+    nib__jsonw_pair_double(w, "model.router_aux_loss_coef", c->aux_loss);
     nib__jsonw_pair_string(w, "quantize", c->recipe);
     nib__jsonw_pair_bool(w, "quantize.wgrad_with_hp", c->wgrad_with_hp);
     nib__jsonw_pair_bool(w, "quantize.qat", c->qat);

@@ -26,6 +26,9 @@ typedef struct nib_train_config {
     /* model */
     const char *tokenizer; /* tokenizer.json or its directory */
     bool print_after_conversion;
+    /* Of a mixture of experts: the step of biases that only choose, of families that have them; and
+     * the coefficient of the load-balancing loss, negative: as config.json says */
+    double load_balance, aux_loss;
     bool document_mask; /* attn_mask_type "block_causal": attention stays within a document */
     const char *recipe; /* recipe from the quantize section or converters; NULL: none */
     bool wgrad_with_hp; /* weight gradients of quantized layers in bf16 */

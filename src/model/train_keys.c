@@ -130,6 +130,11 @@ const nib_train_key nib__train_keys[] = {
          "block_causal: attention and positions stay within a document"),
     IDLE("model.use_flex_attn", NIB_KEY_FLAG, "model.attn_mask_type alone sets the mask"),
     ONLY("model.norm_type", "rmsnorm", "no other norm has kernels"),
+    REAL("model.load_balance_coeff", OUT(load_balance), 0, 1,
+         "step of the bias that balances the experts, of families that have one; 0: fixed"),
+    REAL("model.router_aux_loss_coef", OUT(aux_loss), 0, 1e3,
+         "coefficient of the load-balancing loss of the experts, of families that have one; "
+         "default: config.json's, if its output_router_logits is true"),
     TEXT("model.tokenizer_path", NIB_KEY_READ, OUT(tokenizer),
          "tokenizer.json, its directory, or a GGUF"),
     TEXT("model.hf_assets_path", NIB_KEY_READ, OUT(tokenizer), NULL),
@@ -155,7 +160,8 @@ const nib_train_key nib__train_keys[] = {
     IDLE("float8.precompute_float8_dynamic_scale_for_fsdp", NIB_KEY_FLAG, WHOLE_RANKS),
     MET("float8.force_recompute_fp8_weight_in_bwd", NIB_KEY_FLAG, OWN_KERNELS),
     MET("float8.emulate", NIB_KEY_FLAG, OWN_KERNELS),
-    OFF("float8.moe_fqns_prototype", NIB_KEY_LIST, "no layer has experts"),
+    OFF("float8.moe_fqns_prototype", NIB_KEY_LIST,
+        "the recipe covers experts like all layers; float8.filter_fqns keeps some"),
 
     /* ---- quantize: a recipe of Nibble, and torchtitan's later names of mx and float8 ---- */
     TEXT("quantize.recipe", NIB_KEY_TEXT, DRAFT(quantize.recipe),

@@ -148,6 +148,43 @@ static void note_training_keys(const nib_train_reader *r, const char *text, size
     }
 }
 
+/* Sets the coefficient of the load-balancing loss: the key of the training config, else that of
+ * config.json if it switches the loss on, as transformers does. */
+static void read_balance(nib_config *out, const nib_train_reader *r, const char *text, size_t size)
+{
+    const nib_expert_names *names = nib__family_of(out)->experts;
+    double coefficient = names != NULL ? names->balance : 0;
+    bool on = false, stated = false;
+    nib_json json;
+    nib__json_init(&json, "", text, size, NULL);
+    bool ok = names != NULL && names->balance > 0 && nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
+        if (nib__json_is(&json, "output_router_logits")) {
+            on = nib__json_next(&json) == NIB_JSON_TRUE;
+        } else if (nib__json_is(&json, "router_aux_loss_coef")) {
+            stated =
+                nib__json_next(&json) == NIB_JSON_NUMBER && nib__json_double(&json, &coefficient);
+        } else {
+            ok = nib__json_skip(&json);
+        }
+    }
+    const bool given = r->draft.out.aux_loss >= 0;
+    if (names == NULL || names->balance == 0)
+        return;
+    out->moe.balance = given ? r->draft.out.aux_loss : on ? coefficient : 0;
+    if (!stated || on || given || coefficient == 0)
+        return;
+    char value[32];
+    const nib_ledger_setting line = {.code = "config-key",
+                                     .name = "router_aux_loss_coef",
+                                     .asked = nib__format_double(value, coefficient),
+                                     .by = NIB_BY_CONFIG,
+                                     .relation = NIB_SETTING_NONE};
+    nib__ledger_add_setting(r->source->notes, &line,
+                            "output_router_logits is false, which switches the load-balancing loss "
+                            "off, as in transformers; model.router_aux_loss_coef sets it");
+}
+
 static nib_status model_from_config(nib_config *out, const nib_train_reader *r, nib_err *err)
 {
     static const char *const sizes[] = {"model.flavor",
@@ -182,8 +219,10 @@ static nib_status model_from_config(nib_config *out, const nib_train_reader *r, 
     NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
     const nib_status status =
         nib__config_parse(out, path, text, size, source->arena, source->notes, err);
-    if (status == NIB_OK)
+    if (status == NIB_OK) {
         note_training_keys(r, text, size);
+        read_balance(out, r, text, size);
+    }
     nib__release(a, text);
     out->quantized = false; /* training uses floats, whatever that checkpoint holds */
     return status;
@@ -207,6 +246,7 @@ nib_status nib__train_model(nib_config *out, const nib_train_reader *r, nib_err 
     if (nib__family_of(out)->complete != NULL)
         nib__family_of(out)->complete(out);
     out->dtype = d->out.dtype; /* type of products */
+    nib__train_note_balance(r, out);
     if (d->out.sequence > out->context)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: training.seq_len %" PRId64 " is over the model's limit of %" PRId64

@@ -3,6 +3,7 @@
  * Notes keys of a training config that have no effect in this run, or less than they ask: one line
  * of the ledger each.
  */
+#include "arch.h"
 #include "train_values.h"
 
 #include <inttypes.h>
@@ -160,6 +161,31 @@ static void note_sizes(const nib_train_reader *r)
         const nib_ledger_setting line = line_of(r, row, NIB_SETTING_NONE, NULL);
         nib__ledger_add_setting(r->source->notes, &line, "model.hidden_dim is given");
     }
+}
+
+/* ---- experts ---- */
+
+static void note_unbalanced(const nib_train_reader *r, const char *key, const nib_config *model,
+                            bool has, const char *other)
+{
+    const size_t row = nib__train_key_find(key);
+    if (has || r->given[row] == 0)
+        return;
+    const nib_ledger_setting line = line_of(r, row, NIB_SETTING_NONE, NULL);
+    if (model->moe.experts == 0)
+        nib__ledger_add_setting(r->source->notes, &line, "the model has no experts");
+    else
+        nib__ledger_add_setting(r->source->notes, &line, "the experts of %s are balanced by %s",
+                                nib__arch_name(model->arch), other);
+}
+
+void nib__train_note_balance(const nib_train_reader *r, const nib_config *model)
+{
+    const nib_expert_names *names = nib__family_of(model)->experts;
+    note_unbalanced(r, "model.load_balance_coeff", model, names != NULL && model->moe.sigmoid,
+                    "a loss, model.router_aux_loss_coef");
+    note_unbalanced(r, "model.router_aux_loss_coef", model, names != NULL && names->balance > 0,
+                    "a bias, model.load_balance_coeff");
 }
 
 void nib__train_notes(const nib_train_reader *r)

@@ -40,6 +40,9 @@ nib_train_asked nib__train_asked(const nib_train_reader *reader, const char *nam
 /* Adds a line for each key that has no effect in this run, or less than it asks. */
 void nib__train_notes(const nib_train_reader *reader);
 
+/* Adds a line for each key about the balance of experts that this model cannot follow. */
+void nib__train_note_balance(const nib_train_reader *reader, const nib_config *model);
+
 /* The model: from a flavor, sizes, or a config.json. */
 nib_status nib__train_model(nib_config *out, const nib_train_reader *reader, nib_err *err);
 /* *out: JSON or a path for nib__recipe_load; NULL: none. */

@@ -53,11 +53,11 @@ nib_status nib__plan_check_training(nib_plan *p, nib_err *err)
         return nib__fail(err, NIB_USAGE,
                          "--memory has no effect in training on the CPU; `nibble train --dry-run` "
                          "reports the memory needed");
-    if (p->model->net.training && p->model->net.config.moe.experts > 0)
+    if (p->model->net.training && p->model->net.config.moe.experts > 0 && !on_cpu)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: a mixture of experts runs, but cannot be trained yet; train a model "
-                         "without experts",
-                         nib__arch_name(p->model->net.config.arch));
+                         "%s: a mixture of experts trains on the CPU only, not on %s; leave out "
+                         "--device and --place",
+                         nib__arch_name(p->model->net.config.arch), p->machine.name);
     return choose_qat(p, err);
 }
 

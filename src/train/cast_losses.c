@@ -4,6 +4,8 @@
  */
 #include "cast_losses.h"
 
+#include "step_experts.h"
+
 #include <inttypes.h>
 #include <math.h>
 
@@ -111,30 +113,58 @@ static void count_side(nib_cast_losses *l, size_t site, int product, int side, m
         add_counts(total, &l->workers[i]);
 }
 
+/* Counts the operands of a site's product. Recomputed products were counted before. */
+static void count_product(nib_cast_losses *l, const nib_train_node *n, size_t site, matrix m)
+{
+    const nib_step *s = &l->trainer->step;
+    const bool forward = n - s->nodes < (ptrdiff_t)s->forward_end;
+    matrix across = m;
+    across.across = true;
+    if (n->op == NIB_OP_LINEAR_DX)
+        count_side(l, site, NIB_PRODUCT_DX, 0, m);
+    else if (n->op == NIB_OP_LINEAR_DW)
+        count_side(l, site, NIB_PRODUCT_DW, 0, across);
+    else if (forward) {
+        count_side(l, site, NIB_PRODUCT_Y, 0, m);
+        count_side(l, site, NIB_PRODUCT_DW, 1, across);
+    }
+}
+
+/* The products of the experts with their rows. */
+static void count_experts(nib_cast_losses *l, const nib_train_node *n, const float *x,
+                          int64_t columns)
+{
+    const nib_step *s = &l->trainer->step;
+    const nib_routing *rule = n->of->routing;
+    const nib_expert_rows o = nib__step_order(s, n->in[n->op == NIB_OP_LINEAR_DW ? 2 : 1], rule);
+    const int64_t width = columns / rule->top_k;
+    for (int64_t e = 0; e < rule->experts; e++) {
+        const matrix all = {.x = x + o.first[e] * width,
+                            .rows = o.first[e + 1] - o.first[e],
+                            .width = width,
+                            .ldx = width};
+        if (all.rows > 0)
+            count_product(l, n, nib__step_expert_site(s->net, n->of, e), all);
+    }
+}
+
 /* Counts the f32 operands of a product just before it runs, whatever encoded form exists already: x
  * at the forward product, dy at the products of its gradients. */
 static nib_status count_operands(void *ctx, const nib_train_node *n, bool done, nib_err *err)
 {
     nib_cast_losses *l = ctx;
     const nib_step *s = &l->trainer->step;
-    const bool forward = n - s->nodes < (ptrdiff_t)s->forward_end;
-    if (done || n->site == SIZE_MAX)
-        return NIB_OK;
     matrix m = {.rows = s->m};
-    if (n->op == NIB_OP_LINEAR || n->op == NIB_OP_LINEAR_DX || n->op == NIB_OP_LINEAR_DW) {
-        NIB_TRY(nib__step_read_buffer(s, n->in[0], &m.x, err));
-        m.width = m.ldx = nib__step_ld(s, n->in[0]);
-    }
-    if (n->op == NIB_OP_LINEAR && forward) { /* recomputed products were counted before */
-        count_side(l, n->site, NIB_PRODUCT_Y, 0, m);
-        m.across = true;
-        count_side(l, n->site, NIB_PRODUCT_DW, 1, m);
-    } else if (n->op == NIB_OP_LINEAR_DX) {
-        count_side(l, n->site, NIB_PRODUCT_DX, 0, m);
-    } else if (n->op == NIB_OP_LINEAR_DW) {
-        m.across = true;
-        count_side(l, n->site, NIB_PRODUCT_DW, 0, m);
-    }
+    if (done || n->site == SIZE_MAX ||
+        (n->op != NIB_OP_LINEAR && n->op != NIB_OP_LINEAR_EXPERTS && n->op != NIB_OP_LINEAR_DX &&
+         n->op != NIB_OP_LINEAR_DW))
+        return NIB_OK;
+    NIB_TRY(nib__step_read_buffer(s, n->in[0], &m.x, err));
+    m.width = m.ldx = nib__step_ld(s, n->in[0]);
+    if (nib__step_of_experts(n))
+        count_experts(l, n, m.x, m.width);
+    else
+        count_product(l, n, n->site, m);
     return NIB_OK;
 }
 

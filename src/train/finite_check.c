@@ -62,8 +62,9 @@ static nib_status check_outputs(void *ctx, const nib_train_node *n, bool done, n
 
 static const char *activation_name(const nib_train_node *n)
 {
-    const char *const names[] = {
-        [NIB_SILU] = "silu(gate) * up", [NIB_GELU_TANH] = "gelu(gate) * up"};
+    const char *const names[] = {[NIB_SILU] = "silu(gate) * up",
+                                 [NIB_GELU_TANH] = "gelu(gate) * up",
+                                 [NIB_SWIGLU_CLAMPED] = "(up + 1) * gate * sigmoid(gate)"};
     return n->of->in[1] >= 0 ? names[n->of->activation] : "the activation";
 }
 
@@ -93,6 +94,7 @@ static void describe_node(char out[256], const search *f)
                  : n->op == NIB_OP_ATTN || n->op == NIB_OP_ATTN_DX     ? "attention"
                  : n->op == NIB_OP_SCALE || n->op == NIB_OP_SCALE_DX   ? "a scaled value"
                  : n->op == NIB_OP_SWIGLU || n->op == NIB_OP_SWIGLU_DX ? activation_name(n)
+                 : n->of != NULL && n->of->routing != NULL             ? "the choice of experts"
                                                                        : "the sum of the residual",
                  n->layer);
 }

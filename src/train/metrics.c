@@ -100,6 +100,23 @@ static bool begin_line(nib_metrics *m, nib_jsonw *w, int64_t step)
     return true;
 }
 
+/* Tokens of each expert, layer by layer, and the loss that balances them. */
+static void put_load(nib_jsonw *w, const nib_load *load, const nib_step_report *r)
+{
+    if (load->balances)
+        nib__jsonw_pair_double(w, "balance_loss", r->balance);
+    nib__jsonw_key(w, "expert_counts");
+    nib__jsonw_array(w);
+    for (int64_t i = 0; i < load->layers; i++) {
+        const float *counts = nib__load_counts(load, r->load, i);
+        nib__jsonw_array(w);
+        for (int64_t e = 0; e < load->route[i]->routing->experts; e++)
+            nib__jsonw_int(w, (int64_t)counts[e]);
+        nib__jsonw_array_end(w);
+    }
+    nib__jsonw_array_end(w);
+}
+
 nib_status nib__metrics_step(nib_metrics *m, const nib_step_report *r, const nib_speed *speed,
                              nib_err *err)
 {
@@ -116,6 +133,8 @@ nib_status nib__metrics_step(nib_metrics *m, const nib_step_report *r, const nib
     nib__jsonw_pair_int(&w, "memory_bytes", (int64_t)speed->memory);
     nib__jsonw_pair_double(&w, "seconds", r->seconds);
     nib__jsonw_pair_bool(&w, "skipped", r->skipped);
+    if (r->load != NULL)
+        put_load(&w, &m->trainer->params.load, r);
     nib__jsonw_object_end(&w);
     return write_line(m, err);
 }

@@ -119,6 +119,32 @@ static void job_adamw(void *ctx, int worker, int64_t begin, int64_t end)
     p->row->run.adamw(p->args, begin, end);
 }
 
+/* The parameters from `first` on that are next to each other and have gradients; or one that has
+ * none, a bias that only chooses experts. */
+static size_t range_end(const nib_optimizer *o, size_t first)
+{
+    const nib_param *items = o->params->items;
+    size_t end = first + 1;
+    while (items[first].role != NIB_PARAM_CHOICE && end < o->params->count &&
+           items[end].role != NIB_PARAM_CHOICE)
+        end++;
+    return end;
+}
+
+static void update_range(nib_optimizer *o, const nib_adamw *all, size_t first, size_t end)
+{
+    const nib_params *params = o->params;
+    const uint64_t at = params->items[first].at,
+                   past = end < params->count ? params->items[end].at : params->total;
+    nib_adamw a = *all;
+    if (params->items[first].role == NIB_PARAM_CHOICE)
+        return;
+    a.p += at, a.m += at, a.v += at, a.g += at;
+    a.count = (int64_t)(past - at);
+    adamw_part part = {o->adamw, &a};
+    nib__pool_run(o->pool, a.count, NIB_TRAIN_PART, false, job_adamw, &part);
+}
+
 /* x^n by squaring: the same bits on every system. */
 static double power(double x, int64_t n)
 {
@@ -154,7 +180,9 @@ double nib__optimizer_step(nib_optimizer *o, float *weights, const float *gradie
                          .step = (float)(rate / (1 - power(c->beta1, taken))),
                          .root = (float)sqrt(1 - power(c->beta2, taken)),
                          .eps = (float)c->eps};
-    adamw_part part = {o->adamw, &a};
-    nib__pool_run(o->pool, a.count, NIB_TRAIN_PART, false, job_adamw, &part);
+    for (size_t i = 0, end; i < o->params->count; i = end) {
+        end = range_end(o, i);
+        update_range(o, &a, i, end);
+    }
     return rate;
 }

@@ -90,6 +90,18 @@ static bool list_weights(lister *l)
     return ok;
 }
 
+/* Vectors that are not norms: sinks of attention, and biases that only choose. */
+static void set_vector_roles(nib_params *out, const nib_graph *graph)
+{
+    for (size_t i = 0; i < graph->node_count; i++) {
+        const nib_graph_node *node = &graph->nodes[i];
+        if (node->weight == NIB_NO_ID || (node->op != NIB_OP_ROUTE && node->op != NIB_OP_ATTN))
+            continue;
+        out->items[out->norm[graph->weights[node->weight].index]].role =
+            node->op == NIB_OP_ROUTE ? NIB_PARAM_CHOICE : NIB_PARAM_SINKS;
+    }
+}
+
 nib_status nib__params_list(nib_params *out, const nib_network *net, nib_arena *arena, nib_err *err)
 {
     const size_t norms = net->graph.kind_count[NIB_WEIGHT_NORM],
@@ -103,7 +115,8 @@ nib_status nib__params_list(nib_params *out, const nib_network *net, nib_arena *
     if (!out->items || !out->weight || !out->bias || !out->norm || !out->norm_bias ||
         !list_weights(&l))
         return nib__fail_memory(err, most * sizeof *out->items, "the list of parameters");
-    return NIB_OK;
+    set_vector_roles(out, &net->graph);
+    return nib__load_list(&out->load, net, out->total, arena, err);
 }
 
 /* ---- first values ---- */
@@ -137,9 +150,11 @@ static void job_fill(void *ctx, int worker, int64_t begin, int64_t end)
 }
 
 static bool
-scales_with_depth(nib_role role) /* o, up (w3) and down (w2) write to the residual path */
+scales_with_depth(const nib_param *p) /* o, up (w3) and down (w2) write to the residual path */
 {
-    return role == NIB_ROLE_O || role == NIB_ROLE_UP || role == NIB_ROLE_DOWN;
+    const nib_role role = p->entry->role;
+    return p->role == NIB_PARAM_SINKS || role == NIB_ROLE_O || role == NIB_ROLE_UP ||
+           role == NIB_ROLE_DOWN || role == NIB_ROLE_ROUTER;
 }
 
 void nib__params_init(float *block, const nib_params *params, bool tied, uint64_t seed,
@@ -153,16 +168,16 @@ void nib__params_init(float *block, const nib_params *params, bool tied, uint64_
         if (p->role == NIB_PARAM_NORM)
             for (int64_t j = 0; j < count; j++)
                 f.to[j] = (float)(1 - p->entry->offset);
-        if (p->role == NIB_PARAM_NORM || p->role == NIB_PARAM_BIAS)
+        if (p->role == NIB_PARAM_NORM || p->role == NIB_PARAM_BIAS || p->role == NIB_PARAM_CHOICE)
             continue;
         f.cut = INFINITY;
-        if (p->entry->role == NIB_ROLE_EMBED && !tied) {
+        if (p->role != NIB_PARAM_SINKS && p->entry->role == NIB_ROLE_EMBED && !tied) {
             f.deviation = 1;
         } else if (p->role == NIB_PARAM_TABLE) {
             f.deviation = 1 / sqrt((double)p->columns);
             f.cut = 3;
         } else {
-            if (scales_with_depth(p->entry->role))
+            if (scales_with_depth(p))
                 f.deviation /= sqrt(2 * (double)(p->layer + 1));
             f.cut = limit / f.deviation;
         }

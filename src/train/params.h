@@ -6,13 +6,16 @@
 #ifndef NIB_PARAMS_H
 #define NIB_PARAMS_H
 
-#include "network.h"
+#include "load.h"
 
 typedef enum nib_param_role {
     NIB_PARAM_TABLE,  /* embedding or head: [rows][columns] */
     NIB_PARAM_WEIGHT, /* of a linear layer: [rows][columns] */
     NIB_PARAM_BIAS,   /* [columns], rows 1 */
-    NIB_PARAM_NORM    /* [columns], rows 1 */
+    NIB_PARAM_NORM,   /* [columns], rows 1 */
+    NIB_PARAM_SINKS,  /* [columns], rows 1: of attention */
+    NIB_PARAM_CHOICE /* [columns], rows 1: a bias that only chooses experts. It has no gradient, and
+                         changes by the load of the experts instead */
 } nib_param_role;
 
 typedef struct nib_param {
@@ -32,6 +35,7 @@ typedef struct nib_params {
     size_t *weight;  /* [site_count] item of each site's weight; for a tied head, the embedding's */
     size_t *bias;    /* [site_count]; SIZE_MAX: none */
     size_t *norm, *norm_bias; /* per norm of the graph; SIZE_MAX: no bias */
+    nib_load load;            /* of experts, behind the gradients of a block */
 } nib_params;
 
 /* Lists the parameters of a network; allocates in the arena. */
@@ -42,8 +46,8 @@ NIB_INLINE uint64_t nib__param_size(const nib_param *p) { return (uint64_t)(p->r
 
 /* torchtitan's initial values: the embedding normal with deviation 1; the head (and a tied
  * embedding) normal with deviation width^-1/2, cut at 3 deviations; gate, q, k, v 0.02 and up,
- * down, o 0.02 / sqrt(2 (layer + 1)), cut at +-2; norms 1, biases 0. Each value depends only on the
- * seed, its parameter and its position. */
+ * down, o, routers and sinks 0.02 / sqrt(2 (layer + 1)), cut at +-2; norms 1, biases 0. Each value
+ * depends only on the seed, its parameter and its position. */
 void nib__params_init(float *block, const nib_params *params, bool tied, uint64_t seed,
                       nib_pool *pool);
 /* Loads the values from the network's checkpoint, in any storage format. */

@@ -155,29 +155,41 @@ nib_status nib__product_amax(const nib_kernel *row, const nib_workers *w, const 
 
 enum { PANEL = 16 /* parts of columns begin at multiples of this many tokens or outputs */ };
 
+nib_quant nib__product_quant_args(const nib_product *p, const float *x, int64_t ldx,
+                                  const float *amax, const nib_input *out)
+{
+    return (nib_quant){.x = x,
+                       .ldx = ldx,
+                       .out = *out,
+                       .symmetric = true,
+                       .mx_floor = p->shape.scheme.mx_floor,
+                       .e5m2 = p->e5m2,
+                       .two_power = p->two_power,
+                       .amax = p->x_amax ? amax : NULL};
+}
+
+nib_cast nib__product_cast_args(const nib_product *p, const float *x, int64_t ldx,
+                                const float *amax, void *to)
+{
+    return (nib_cast){.x = x,
+                      .ldx = ldx,
+                      .w = &p->shape,
+                      .packed = to,
+                      .amax = p->w_amax ? amax : NULL,
+                      .two_power = p->two_power};
+}
+
 nib_status nib__product_quant(const nib_product *p, const nib_workers *w, const float *x,
                               int64_t ldx, const float *amax, const nib_input *out, nib_err *err)
 {
-    const nib_quant a = {.x = x,
-                         .ldx = ldx,
-                         .out = *out,
-                         .symmetric = true,
-                         .mx_floor = p->shape.scheme.mx_floor,
-                         .e5m2 = p->e5m2,
-                         .two_power = p->two_power,
-                         .amax = p->x_amax ? amax : NULL};
+    const nib_quant a = nib__product_quant_args(p, x, ldx, amax, out);
     return run_parts(p->quant, w, &a, out->m, p->quant->op == NIB_OP_QUANT_T ? PANEL : 1, err);
 }
 
 nib_status nib__product_cast(const nib_product *p, const nib_workers *w, const float *x,
                              int64_t ldx, const float *amax, void *to, nib_err *err)
 {
-    const nib_cast a = {.x = x,
-                        .ldx = ldx,
-                        .w = &p->shape,
-                        .packed = to,
-                        .amax = p->w_amax ? amax : NULL,
-                        .two_power = p->two_power};
+    const nib_cast a = nib__product_cast_args(p, x, ldx, amax, to);
     return run_parts(p->cast, w, &a, p->shape.n, PANEL, err);
 }
 
@@ -226,6 +238,17 @@ nib_input nib__product_input_rows(const nib_product *p, const nib_input *x, int6
                                   int64_t end)
 {
     return input_rows(x, &p->shape.scheme, first, end);
+}
+
+void nib__product_part(const nib_product *p, const nib_input *x, const void *packed,
+                       const float *bias, float *y, int64_t ldy, int64_t n0, int64_t n1,
+                       void *scratch)
+{
+    nib_weight weight;
+    nib__cast_view(&weight, p->row, &p->shape, packed);
+    const nib_linear a = {
+        .w = &weight, .packed = packed, .x = *x, .y = y, .ldy = ldy, .bias = bias};
+    p->row->run.linear(&a, n0, n1, scratch);
 }
 
 /* Parts are ranges of rows of x with all outputs, as long as there are enough rows: a part reorders

@@ -47,6 +47,18 @@ nib_input nib__product_input(const nib_product *p, int64_t rows, char *at, uint6
 /* Rows first..end of an x side. */
 nib_input nib__product_input_rows(const nib_product *p, const nib_input *x, int64_t first,
                                   int64_t end);
+/* The arguments of the rows that encode the x side and the W side, as below. `args.w` of a cast is
+ * p->shape. */
+nib_quant nib__product_quant_args(const nib_product *p, const float *x, int64_t ldx,
+                                  const float *amax, const nib_input *out);
+nib_cast nib__product_cast_args(const nib_product *p, const float *x, int64_t ldx,
+                                const float *amax, void *to);
+/* Outputs n0..n1 of all rows of x on the calling thread of the CPU, which flushes denormals. y: of
+ * output 0. n0 is a multiple of the row's n_step. */
+void nib__product_part(const nib_product *p, const nib_input *x, const void *packed,
+                       const float *bias, float *y, int64_t ldy, int64_t n0, int64_t n1,
+                       void *scratch);
+
 /* The functions below can fail on a device only. */
 
 /* Encodes the x side: rows of x, or columns for dW. */

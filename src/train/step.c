@@ -3,7 +3,7 @@
  * Allocates the memory of a micro-batch: buffers, packed weights, the cache, scratch of each
  * worker.
  */
-#include "step.h"
+#include "step_experts.h"
 
 #include "cast.h"
 
@@ -88,7 +88,9 @@ static nib_status check_sizes(const nib_step *s, nib_err *err)
 {
     const nib_config *c = &s->net->config;
     const double channels = (double)c->width + (double)c->ffn +
-                            (double)(c->heads + 2 * c->kv_heads) * (double)c->head_dim;
+                            (double)(c->heads + 2 * c->kv_heads) * (double)c->head_dim +
+                            (double)c->moe.top_k * ((double)c->width + (double)c->moe.ffn) +
+                            (double)c->moe.experts;
     const double batch = (double)s->m * ((double)(c->layers + 1) * 64 * channels +
                                          16 * (double)nib__network_head(s->net)->n),
                  weights = (double)s->params->total * 8;
@@ -143,7 +145,8 @@ static nib_status allocate_block(nib_step *s, nib_err *err)
     s->rows_input =
         aligned((uint64_t)nib__max((int64_t)product_scratch(s), (int64_t)attention_scratch(s)));
     s->rows_scratch = s->rows_input + aligned(rows_input_bytes(s));
-    s->workers.scratch_bytes = s->rows_scratch + nib__step_chain_scratch(s);
+    s->experts.scratch_at = s->rows_scratch + nib__step_chain_scratch(s);
+    s->workers.scratch_bytes = s->experts.scratch_at + nib__step_experts_scratch(s);
     here->block_bytes =
         used + s->workers.scratch_bytes * (uint64_t)nib__pool_threads(s->engine->pool);
     if (!allocate(s, &here->block, here->block_bytes))

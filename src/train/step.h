@@ -129,6 +129,34 @@ enum {
     NIB_CHAIN_ROWS = 11 * NIB_CHAIN_TILE
 };
 
+/* A row of the table on the rows of one expert, among those of others. */
+typedef struct nib_step_args {
+    union {
+        nib_amax amax;
+        nib_quant quant;
+        nib_cast cast;
+    };
+    nib_weight shape; /* of a cast */
+} nib_step_args;
+
+typedef struct nib_step_part {
+    const nib_kernel *row;
+    const void *args;
+    int64_t step, end; /* of its own range */
+} nib_step_part;
+
+/* What the mixtures of a model share; step_experts.c. */
+typedef struct nib_step_mixtures {
+    float *load;         /* [experts] f of the load-balancing loss of this micro-batch */
+    float *sums;         /* [blocks of tokens][experts] */
+    int64_t amax_step;   /* from one expert's magnitudes to the next one's */
+    uint64_t scratch_at; /* offset of sums in a worker's scratch */
+    size_t pieces, count;
+    nib_step_args *args;  /* [pieces] */
+    nib_step_part *parts; /* [pieces], `count` of them in use */
+    int64_t *first;       /* [pieces + 1] first index of each part */
+} nib_step_mixtures;
+
 typedef struct nib_step {
     nib_engine *engine;
     const nib_network *net;
@@ -177,6 +205,7 @@ typedef struct nib_step {
     uint64_t *node_ns;           /* [count] time of each operation, accumulated */
     uint64_t *spent_ns;          /* [threads][NIB_CHAIN_NODES] for the current chain */
     nib_step_rows rows;
+    nib_step_mixtures experts;
     nib_chains chains[2]; /* forward pass only; both passes */
     /* offsets in a worker's scratch: the encoded x side of a chain's rows, and buffers with
      * scratch_at */
@@ -194,8 +223,10 @@ void nib__step_close(nib_step *step);
 
 /* Casts and packs the weights [params.total]. Call it after each change of the weights. */
 nib_status nib__step_cast(nib_step *step, const float *weights, nib_err *err);
-/* Runs the batch. *loss: the sum over targets in nats. gradients [params.total]: overwritten with
- * those of `scale` times that sum; NULL computes only the loss. */
+/* Runs the batch. *loss: the sum over targets in nats. gradients [nib__load_block]: overwritten
+ * with those of `scale` times that sum, and of the load-balancing loss of this micro-batch times
+ * its coefficient, `scale` and the number of tokens; then the load of the experts. NULL computes
+ * only the loss. */
 nib_status nib__step_run(nib_step *step, const float *weights, const nib_micro_batch *batch,
                          float scale, float *gradients, double *loss, nib_err *err);
 
@@ -248,6 +279,12 @@ uint64_t nib__step_packed_bytes(const nib_step *step, size_t site, uint64_t at[N
  * device. */
 nib_status nib__step_open_device(nib_step *step, nib_err *err);
 void nib__step_close_device(nib_step *step);
+/* step_run.c: runs parts of a row on the pool, in multiples of `step`; or all tokens, or those of a
+ * worker's copy, with `each` rows per token. */
+void nib__step_run_parts(const nib_step *step, const nib_kernel *row, const void *args,
+                         int64_t count, int64_t multiple);
+void nib__step_run_tokens(const nib_step *step, const nib_kernel *row, const void *args,
+                          int64_t each);
 /* step_run.c: runs one operation, on all rows or on those of a worker's copy. Cannot fail on the
  * CPU. */
 nib_status nib__step_node(nib_step *step, const nib_train_node *node, nib_err *err);
@@ -268,11 +305,12 @@ NIB_INLINE const nib_step_fake *nib__step_fake_at(const nib_step *step, size_t s
 bool nib__step_fake_same(const nib_step *step, size_t a, size_t b);
 /* The quantized and dequantized weight that products use; valid until the next call. */
 const float *nib__step_fake_weight(nib_step *step, size_t site, const float *w);
-/* Quantizes an input [m][ldx] into `codes` and back into out [m][ldo], and writes the mask. */
-void nib__step_fake_input(const nib_step *step, size_t site, const float *x, int64_t ldx,
-                          char *codes, float *out, int64_t ldo, uint8_t *mask);
-void nib__step_fake_dx(const nib_step *step, size_t site, const uint8_t *mask, float *dx,
-                       int64_t ld);
+/* Quantizes an input [count][ldx] into `codes` and back into out [count][ldo], and writes the
+ * mask. */
+void nib__step_fake_input(const nib_step *step, size_t site, int64_t count, const float *x,
+                          int64_t ldx, char *codes, float *out, int64_t ldo, uint8_t *mask);
+void nib__step_fake_dx(const nib_step *step, size_t site, int64_t count, const uint8_t *mask,
+                       float *dx, int64_t ld);
 void nib__step_fake_dw(const nib_step *step, size_t site, const float *w, float *gradient);
 /* step.c: allocates keys and values for so many documents and blocks. Growing loses their
  * content. */

@@ -5,14 +5,15 @@
  * operation to the next, and threads synchronize once per chain. Kernels run on other ranges of
  * rows and otherwise unchanged, so results are bit-identical.
  */
-#include "step.h"
+#include "step_experts.h"
 
 #include "operation.h"
 
-/* False for quantizers by columns, gradients of weights and attention: they mix rows. */
+/* False for quantizers by columns, gradients of weights, attention, and experts, whose rows are in
+ * another order: they mix rows. */
 static bool is_by_rows(const nib_train_node *n)
 {
-    return n->side == NIB_SIDE_CPU && nib__ops[n->op].by_tokens;
+    return n->side == NIB_SIDE_CPU && nib__ops[n->op].by_tokens && !nib__step_of_experts(n);
 }
 
 /* The number of parts: equal numbers of whole tiles, and a multiple of the threads. */
@@ -46,7 +47,8 @@ static size_t chain_end(const nib_step *s, size_t first, size_t limit)
     if (nib__ceil_div(s->m, NIB_CHAIN_TILE) < count_parts(s))
         return first + 1;
     for (; end < most && is_by_rows(&s->nodes[end]); end++) {
-        if (reads_input(s, &s->nodes[end]) && last == SIZE_MAX)
+        if ((reads_input(s, &s->nodes[end]) && last == SIZE_MAX) ||
+            (end > first && nib__ops[s->nodes[end].op].gathers))
             break;
         if (s->nodes[end].op == NIB_OP_QUANT)
             last = end;

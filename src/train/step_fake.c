@@ -170,8 +170,8 @@ const float *nib__step_fake_weight(nib_step *s, size_t site, const float *w)
     return p.values;
 }
 
-void nib__step_fake_input(const nib_step *s, size_t site, const float *x, int64_t ldx, char *codes,
-                          float *out, int64_t ldo, uint8_t *mask)
+void nib__step_fake_input(const nib_step *s, size_t site, int64_t count, const float *x,
+                          int64_t ldx, char *codes, float *out, int64_t ldo, uint8_t *mask)
 {
     const nib_scheme *scheme = scheme_of(&s->fake[site]);
     fake_part p = {
@@ -184,14 +184,15 @@ void nib__step_fake_input(const nib_step *s, size_t site, const float *x, int64_
         .mask = mask,
         .ld = ldo,
     };
-    nib__input_place(&p.quant.out, scheme, NIB_TYPE_F32, s->m, s->net->sites[site].k, codes, NULL);
-    run_rows(s, s->m, job_input, &p);
+    nib__input_place(&p.quant.out, scheme, NIB_TYPE_F32, count, s->net->sites[site].k, codes, NULL);
+    run_rows(s, count, job_input, &p);
 }
 
-void nib__step_fake_dx(const nib_step *s, size_t site, const uint8_t *mask, float *dx, int64_t ld)
+void nib__step_fake_dx(const nib_step *s, size_t site, int64_t count, const uint8_t *mask,
+                       float *dx, int64_t ld)
 {
     fake_part p = {.values = dx, .kept = mask, .ld = ld, .k = s->net->sites[site].k};
-    run_rows(s, s->m, job_dx, &p);
+    run_rows(s, count, job_dx, &p);
 }
 
 void nib__step_fake_dw(const nib_step *s, size_t site, const float *w, float *gradient)

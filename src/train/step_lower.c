@@ -4,6 +4,7 @@
  * that prepare operands precede the products.
  */
 #include "cast.h"
+#include "step_experts.h"
 #include "step_list.h"
 
 typedef struct lowering {
@@ -103,18 +104,78 @@ bool nib__step_shares_input(const nib_step *s, size_t site)
     return nib__graph_weight(&s->net->graph, NIB_WEIGHT_MATRIX, site)->shares_input;
 }
 
+/* ---- the sites of an operation: one, or one per expert ---- */
+
+static bool of_experts(const nib_training_node *from)
+{
+    return from->of != NULL && from->of->op == NIB_OP_LINEAR_EXPERTS;
+}
+
+static int64_t site_count(const nib_training_node *from)
+{
+    return of_experts(from) ? from->of->routing->experts : 1;
+}
+
+static size_t site_at(const lowering *l, const nib_training_node *from, int64_t e)
+{
+    return of_experts(from) ? nib__step_expert_site(l->s->net, from->of, e) : site_of(l, from);
+}
+
+/* The order of the experts' rows, or NIB_NO_ID. */
+static int order_of(const nib_training_node *from)
+{
+    return !of_experts(from) ? NIB_NO_ID : from->in[from->op == NIB_OP_LINEAR_DW ? 2 : 1];
+}
+
+/* Whether the sites of an operation and those that start at `other` have the same forms. */
+static bool same_forms(const lowering *l, const nib_training_node *from, size_t other, int product)
+{
+    const int64_t step = of_experts(from) ? from->of->weight_step : 0;
+    for (int64_t e = 0; e < site_count(from); e++)
+        if (!nib__step_same_form(l->s, other + (size_t)(e * step), site_at(l, from, e), product))
+            return false;
+    return true;
+}
+
+static bool same_rounding(const lowering *l, const nib_training_node *from, size_t other)
+{
+    const int64_t step = of_experts(from) ? from->of->weight_step : 0;
+    for (int64_t e = 0; e < site_count(from); e++)
+        if (!nib__step_fake_same(l->s, other + (size_t)(e * step), site_at(l, from, e)))
+            return false;
+    return true;
+}
+
+/* The first site whose inputs are rounded, or NULL. */
+static const nib_step_fake *rounded_input(const lowering *l, const nib_training_node *from)
+{
+    for (int64_t e = 0; e < site_count(from); e++) {
+        const nib_step_fake *f = nib__step_fake_at(l->s, site_at(l, from, e));
+        if (f != NULL && f->act != NULL)
+            return f;
+    }
+    return NULL;
+}
+
 /* ---- operands ---- */
 
 /* Appends the search for the largest magnitude of a matrix, if one scale covers the whole matrix;
  * on the side of the product. */
-static nib_status add_amax(lowering *l, const nib_training_node *from, bool wanted,
-                           const nib_product *p, int value)
+static nib_status add_amax(lowering *l, const nib_training_node *from, bool x_side, int product,
+                           int value)
 {
-    nib_train_node node = node_of(from, NIB_OP_AMAX);
-    node.row = p->amax;
-    node.in[0] = value;
-    node.columns = l->list.values[value].columns;
-    return wanted ? append(l, node) : NIB_OK;
+    for (int64_t e = 0; e < site_count(from); e++) {
+        const nib_product *p = &l->s->products[site_at(l, from, e)][product];
+        nib_train_node node = node_of(from, NIB_OP_AMAX);
+        if (x_side ? !p->x_amax : !p->w_amax)
+            continue;
+        node.row = p->amax;
+        node.product = product;
+        node.in[0] = value, node.in[1] = order_of(from);
+        node.columns = l->list.values[value].columns;
+        return append(l, node);
+    }
+    return NIB_OK;
 }
 
 /* Sets *value to what the layer's products read: the value itself, or its quantized and dequantized
@@ -122,17 +183,19 @@ static nib_status add_amax(lowering *l, const nib_training_node *from, bool want
 static nib_status fake_quantize_input(lowering *l, const nib_training_node *from, int *value)
 {
     const size_t site = site_of(l, from);
-    const nib_step_fake *f = nib__step_fake_at(l->s, site);
+    const nib_step_fake *f = rounded_input(l, from);
     const int x = *value;
-    if (f == NULL || f->act == NULL)
+    if (f == NULL)
         return NIB_OK;
-    if (l->rounded[x] == NIB_NO_ID || !nib__step_fake_same(l->s, l->rounded_site[x], site)) {
-        const int64_t k = l->s->net->sites[site].k;
-        const nib_step_value rows = {.kind = NIB_TRAINING_ROWS, .columns = k},
+    if (l->rounded[x] == NIB_NO_ID || !same_rounding(l, from, l->rounded_site[x])) {
+        const int64_t k = l->s->net->sites[site].k, columns = l->list.values[x].columns;
+        const nib_step_value rows = {.kind = NIB_TRAINING_ROWS, .columns = columns},
                              mask = {.kind = NIB_TRAINING_PACKED,
-                                     .bytes = (uint64_t)(l->s->m * nib__fake_mask_ld(k))};
+                                     .bytes = (uint64_t)(l->s->m * (columns / k) *
+                                                         nib__fake_mask_ld(k))};
         nib_train_node node = node_of(from, NIB_OP_FAKE);
-        node.row = f->act, node.site = site, node.columns = k, node.in[0] = x;
+        node.row = f->act, node.site = site, node.columns = columns;
+        node.in[0] = x, node.in[1] = order_of(from);
         NIB_TRY(nib__step_add_value(&l->list, rows, &node.out[0], l->err));
         NIB_TRY(nib__step_add_value(&l->list, mask, &node.out[1], l->err));
         NIB_TRY(append(l, node));
@@ -149,18 +212,19 @@ static nib_status fake_quantize_input(lowering *l, const nib_training_node *from
 /* Appends the quantizer of the x side of a product, by rows or by columns. */
 static nib_status add_quant(lowering *l, const nib_training_node *from, int product, int value)
 {
-    const size_t site = site_of(l, from);
-    const nib_product *p = &l->s->products[site][product];
+    const nib_kernel *quant = NULL; /* NULL: the products read f32 rows */
     nib_train_node node = node_of(from, NIB_OP_QUANT);
-    if (p->quant == NULL) /* the product reads f32 rows */
+    for (int64_t e = 0; e < site_count(from) && quant == NULL; e++)
+        quant = l->s->products[site_at(l, from, e)][product].quant;
+    if (quant == NULL)
         return NIB_OK;
-    NIB_TRY(add_amax(l, from, p->x_amax, p, value));
-    node.op = p->quant->op, node.row = p->quant;
-    node.site = site, node.product = product;
-    node.in[0] = value;
+    NIB_TRY(add_amax(l, from, true, product, value));
+    node.op = quant->op, node.row = quant;
+    node.site = site_of(l, from), node.product = product;
+    node.in[0] = value, node.in[1] = order_of(from);
     node.columns = l->list.values[value].columns;
     l->formed = product == NIB_PRODUCT_Y ? value : NIB_NO_ID;
-    l->formed_site = site;
+    l->formed_site = node.site;
     return append(l, node);
 }
 
@@ -181,10 +245,9 @@ static nib_status add_product(lowering *l, const nib_training_node *from, int pr
 /* Layers that read one value in the same form share its quantizer. */
 static nib_status lower_linear(lowering *l, const nib_training_node *from)
 {
-    const size_t site = site_of(l, from);
     int x = from->in[0];
     NIB_TRY(fake_quantize_input(l, from, &x));
-    if (l->formed != x || !nib__step_same_form(l->s, l->formed_site, site, NIB_PRODUCT_Y))
+    if (l->formed != x || !same_forms(l, from, l->formed_site, NIB_PRODUCT_Y))
         NIB_TRY(add_quant(l, from, NIB_PRODUCT_Y, x));
     return add_product(l, from, NIB_PRODUCT_Y, x);
 }
@@ -196,17 +259,18 @@ static nib_status lower_packed(lowering *l, const nib_training_node *from)
     const nib_product *p = &l->s->products[site][NIB_PRODUCT_DW];
     nib_train_node node = copy_node(from);
     int x = from->in[0];
-    if (nib__step_shares_input(l->s, site) &&
-        nib__step_same_form(l->s, site - 1, site, NIB_PRODUCT_DW)) {
+    if (nib__step_shares_input(l->s, site) && same_forms(l, from, site - 1, NIB_PRODUCT_DW)) {
         l->packed[from->out[0]] = l->s->inputs[site] = l->s->inputs[site - 1];
         return NIB_OK;
     }
     NIB_TRY(fake_quantize_input(l, from, &x));
-    NIB_TRY(add_amax(l, from, p->w_amax, p, x));
+    NIB_TRY(add_amax(l, from, false, NIB_PRODUCT_DW, x));
     node.row = p->cast, node.site = site, node.product = NIB_PRODUCT_DW;
     node.in[0] = x;
     node.columns = p->shape.n;
-    l->list.values[from->out[0]].bytes = nib__cast_bytes(p->row, &p->shape);
+    l->list.values[from->out[0]].bytes = of_experts(from)
+                                             ? nib__step_experts_packed_bytes(l->s, from->of)
+                                             : nib__cast_bytes(p->row, &p->shape);
     l->packed[from->out[0]] = l->s->inputs[site] = from->out[0];
     return append(l, node);
 }
@@ -214,15 +278,15 @@ static nib_status lower_packed(lowering *l, const nib_training_node *from)
 static nib_status lower_dx(lowering *l, const nib_training_node *from)
 {
     const size_t site = site_of(l, from);
-    const nib_step_fake *f = nib__step_fake_at(l->s, site);
     nib_train_node clipped = node_of(from, NIB_OP_FAKE_DX);
     NIB_TRY(add_quant(l, from, NIB_PRODUCT_DX, from->in[0]));
     NIB_TRY(add_product(l, from, NIB_PRODUCT_DX, from->in[0]));
-    if (f == NULL || f->act == NULL)
+    if (rounded_input(l, from) == NULL)
         return NIB_OK;
     clipped.site = site;
     clipped.in[0] = clipped.out[0] = from->out[0], clipped.in[1] = l->mask[site];
-    clipped.columns = l->s->net->sites[site].k;
+    clipped.in[2] = order_of(from);
+    clipped.columns = l->list.values[from->out[0]].columns;
     return append(l, clipped);
 }
 
@@ -231,7 +295,7 @@ static nib_status add_bias(lowering *l, const nib_training_node *from, int dy, s
     nib_train_node node = node_of(from, NIB_OP_BIAS_DW);
     if (bias == SIZE_MAX)
         return NIB_OK;
-    node.in[0] = dy;
+    node.in[0] = dy, node.in[1] = order_of(from);
     node.param = bias;
     node.columns = l->list.values[dy].columns;
     node.rows = node.columns / l->s->params->items[bias].columns;
@@ -241,12 +305,19 @@ static nib_status add_bias(lowering *l, const nib_training_node *from, int dy, s
 /* The gradient of a weight and a bias from dy and the packed input. */
 static nib_status lower_dw(lowering *l, const nib_training_node *from)
 {
-    const size_t site = site_of(l, from), bias = l->s->params->bias[site];
+    const size_t site = site_of(l, from);
+    size_t bias = SIZE_MAX;
+    bool is_rounded = false;
     nib_training_node dw = *from;
+    for (int64_t e = 0; e < site_count(from); e++) {
+        const size_t own = site_at(l, from, e);
+        bias = bias == SIZE_MAX ? l->s->params->bias[own] : bias;
+        is_rounded = is_rounded || nib__step_fake_at(l->s, own) != NULL;
+    }
     dw.in[1] = l->packed[from->in[1]];
     NIB_TRY(add_quant(l, from, NIB_PRODUCT_DW, from->in[0]));
     NIB_TRY(add_product(l, &dw, NIB_PRODUCT_DW, from->in[0]));
-    if (nib__step_fake_at(l->s, site)) {
+    if (is_rounded) {
         nib_train_node node = node_of(from, NIB_OP_FAKE_DW);
         node.site = site;
         node.param = l->s->params->weight[site];
@@ -280,10 +351,21 @@ static nib_status lower_norm_dw(lowering *l, const nib_training_node *from)
     return add_bias(l, from, from->in[1], l->s->params->norm_bias[norm]);
 }
 
+/* Also the gradient of COMBINE, which reads an order made before. */
+static nib_status lower_dispatch(lowering *l, const nib_training_node *from)
+{
+    if (from->out[1] >= 0)
+        l->list.values[from->out[1]].bytes = nib__step_order_bytes(l->s, from->of->routing);
+    return lower_op(l, from);
+}
+
 static nib_status lower(lowering *l, const nib_training_node *from)
 {
     switch (from->op) {
-    case NIB_OP_LINEAR: return lower_linear(l, from);
+    case NIB_OP_LINEAR:
+    case NIB_OP_LINEAR_EXPERTS: return lower_linear(l, from);
+    case NIB_OP_DISPATCH: return lower_dispatch(l, from);
+    case NIB_OP_BALANCE: return add_op(l, copy_node(from));
     case NIB_OP_CAST_T: return lower_packed(l, from);
     case NIB_OP_LINEAR_DX: return lower_dx(l, from);
     case NIB_OP_LINEAR_DW: return lower_dw(l, from);
@@ -354,6 +436,7 @@ static nib_status open_lowering(lowering *l)
             NIB_TRY(nib__product_find(&s->products[i][p], s->plan, &s->plan->layers[i], p, s->m,
                                       s->net->train.wgrad_with_hp, l->err));
     nib__step_size_regions(s);
+    NIB_TRY(nib__step_experts_open(s, l->err));
     return nib__step_fake_open(s, l->err);
 }
 

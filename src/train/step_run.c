@@ -3,7 +3,7 @@
  * Runs a micro-batch: fills in pointers and sizes of each operation and shares its parts among the
  * threads. Kernels give the same bits whichever thread computes which part.
  */
-#include "step.h"
+#include "step_experts.h"
 
 #include "operation.h"
 
@@ -48,22 +48,26 @@ static void job_part(void *ctx, int worker, int64_t begin, int64_t end)
 
 enum { LINE = 16 /* f32 in a cache line: granularity of parts by column */ };
 
-static void run_parts(const nib_step *s, const nib_kernel *row, const void *args, int64_t count,
-                      int64_t step)
+void nib__step_run_parts(const nib_step *s, const nib_kernel *row, const void *args, int64_t count,
+                         int64_t multiple)
 {
     part p = {s, row, args};
-    nib__pool_run(s->engine->pool, count, nib__parts_grain(&s->workers, count, step), false,
+    nib__pool_run(s->engine->pool, count, nib__parts_grain(&s->workers, count, multiple), false,
                   job_part, &p);
 }
 
-/* Runs all tokens, or those of a worker's copy; `each`: rows per token. */
-static void run_tokens(const nib_step *s, const nib_train_node *n, const void *args, int64_t each)
+void nib__step_run_tokens(const nib_step *s, const nib_kernel *row, const void *args, int64_t each)
 {
-    part p = {s, n->row, args};
+    part p = {s, row, args};
     if (s->rows.is_part)
         job_part(&p, 0, s->rows.first * each, s->rows.end * each);
     else
-        run_parts(s, n->row, args, s->m * each, 1);
+        nib__step_run_parts(s, row, args, s->m * each, 1);
+}
+
+static void run_tokens(const nib_step *s, const nib_train_node *n, const void *args, int64_t each)
+{
+    nib__step_run_tokens(s, n->row, args, each);
 }
 
 static float *gradient_of(const nib_step *s, const nib_train_node *n)
@@ -80,15 +84,15 @@ static const float *weight_of(const nib_step *s, const nib_train_node *n)
 
 static void run_fake(nib_step *s, const nib_train_node *n)
 {
-    nib__step_fake_input(s, n->site, rows(s, n->in[0]), ld(s, n->in[0]),
+    nib__step_fake_input(s, n->site, s->m, rows(s, n->in[0]), ld(s, n->in[0]),
                          nib__step_region(s, NIB_SIDE_CPU, NIB_REGION_INPUT), rows(s, n->out[0]),
                          ld(s, n->out[0]), (uint8_t *)nib__step_at(s, n->out[1]));
 }
 
 static void run_fake_dx(nib_step *s, const nib_train_node *n)
 {
-    nib__step_fake_dx(s, n->site, (const uint8_t *)nib__step_at(s, n->in[1]), rows(s, n->out[0]),
-                      ld(s, n->out[0]));
+    nib__step_fake_dx(s, n->site, s->m, (const uint8_t *)nib__step_at(s, n->in[1]),
+                      rows(s, n->out[0]), ld(s, n->out[0]));
 }
 
 static void run_fake_dw(nib_step *s, const nib_train_node *n)
@@ -193,6 +197,7 @@ static void run_attn(nib_step *s, const nib_train_node *n)
                         .cap = (float)n->of->cap,
                         .window = n->of->window,
                         .chunked = n->of->chunked,
+                        .sinks = n->param != SIZE_MAX ? weight_of(s, n) : NULL,
                         .lse = rows(s, n->out[1])};
     /* heads that share keys stay together, with enough tokens to reuse what is read of them */
     enum { TOKENS = 32 };
@@ -225,11 +230,28 @@ static void run_attn_dx(nib_step *s, const nib_train_node *n)
     nib__pool_run(s->engine->pool, a.documents * a.cache.kv_heads, 1, true, job_part, &p);
 }
 
+static void run_sinks_dw(nib_step *s, const nib_train_node *n)
+{
+    const nib_sinks_dw a = {.sinks = weight_of(s, n),
+                            .dout = rows(s, n->in[0]),
+                            .out = rows(s, n->in[1]),
+                            .lse = rows(s, n->in[2]),
+                            .dw = gradient_of(s, n),
+                            .m = s->m,
+                            .heads = n->rows,
+                            .dim = n->columns / n->rows,
+                            .ldo = ld(s, n->in[1]),
+                            .ldd = ld(s, n->in[0])};
+    nib__step_run_parts(s, n->row, &a, a.heads, 1);
+}
+
 static void run_swiglu(nib_step *s, const nib_train_node *n)
 {
     const nib_swiglu a = {.gate = rows(s, n->in[0]),
                           .up = n->in[1] >= 0 ? rows(s, n->in[1]) : NULL,
                           .activation = n->of->activation,
+                          .alpha = (float)n->of->scale,
+                          .limit = (float)n->of->cap,
                           .out = rows(s, n->out[0]),
                           .m = s->m,
                           .width = n->columns,
@@ -246,6 +268,8 @@ static void run_swiglu_dx(nib_step *s, const nib_train_node *n)
                              .dgate = rows(s, n->out[0]),
                              .dup = n->out[1] >= 0 ? rows(s, n->out[1]) : NULL,
                              .activation = n->of->activation,
+                             .alpha = (float)n->of->scale,
+                             .limit = (float)n->of->cap,
                              .m = s->m,
                              .width = n->columns,
                              .ld = ld(s, n->in[1]),
@@ -324,7 +348,7 @@ static void run_norm_dw(nib_step *s, const nib_train_node *n)
                            .width = n->columns / n->rows,
                            .ldx = row_ld(s, n, n->in[0]),
                            .ldy = row_ld(s, n, n->in[1])};
-    run_parts(s, n->row, &a, a.width * a.weights, LINE);
+    nib__step_run_parts(s, n->row, &a, a.width * a.weights, LINE);
 }
 
 static void run_bias_dw(nib_step *s, const nib_train_node *n)
@@ -334,7 +358,7 @@ static void run_bias_dw(nib_step *s, const nib_train_node *n)
                            .m = s->m * n->rows,
                            .n = n->columns / n->rows,
                            .ldy = row_ld(s, n, n->in[0])};
-    run_parts(s, n->row, &a, a.n, LINE);
+    nib__step_run_parts(s, n->row, &a, a.n, LINE);
 }
 
 static void run_embed_dw(nib_step *s, const nib_train_node *n)
@@ -344,7 +368,7 @@ static void run_embed_dw(nib_step *s, const nib_train_node *n)
                             .d = gradient_of(s, n),
                             .m = s->m,
                             .width = n->columns};
-    run_parts(s, n->row, &a, n->columns, LINE);
+    nib__step_run_parts(s, n->row, &a, n->columns, LINE);
 }
 
 static void run_xent(nib_step *s, const nib_train_node *n)
@@ -363,18 +387,39 @@ static void run_xent(nib_step *s, const nib_train_node *n)
 nib_status nib__step_node(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     static void (*const runs[NIB_OP_COUNT])(nib_step *, const nib_train_node *) = {
-        [NIB_OP_EMBED] = run_embed,       [NIB_OP_NORM] = run_norm,
-        [NIB_OP_FAKE] = run_fake,         [NIB_OP_FAKE_DX] = run_fake_dx,
-        [NIB_OP_FAKE_DW] = run_fake_dw,   [NIB_OP_ROPE] = run_rope,
-        [NIB_OP_STORE_KV] = run_store_kv, [NIB_OP_ATTN] = run_attn,
-        [NIB_OP_ATTN_DX] = run_attn_dx,   [NIB_OP_SWIGLU] = run_swiglu,
-        [NIB_OP_ADD] = run_add,           [NIB_OP_SWIGLU_DX] = run_swiglu_dx,
-        [NIB_OP_XENT] = run_xent,         [NIB_OP_NORM_DX] = run_norm_dx,
-        [NIB_OP_NORM_DW] = run_norm_dw,   [NIB_OP_BIAS_DW] = run_bias_dw,
-        [NIB_OP_SCALE] = run_scale,       [NIB_OP_SCALE_DX] = run_scale_dx,
-        [NIB_OP_EMBED_DW] = run_embed_dw};
+        [NIB_OP_EMBED] = run_embed,
+        [NIB_OP_NORM] = run_norm,
+        [NIB_OP_FAKE] = run_fake,
+        [NIB_OP_FAKE_DX] = run_fake_dx,
+        [NIB_OP_FAKE_DW] = run_fake_dw,
+        [NIB_OP_ROPE] = run_rope,
+        [NIB_OP_STORE_KV] = run_store_kv,
+        [NIB_OP_ATTN] = run_attn,
+        [NIB_OP_ATTN_DX] = run_attn_dx,
+        [NIB_OP_SWIGLU] = run_swiglu,
+        [NIB_OP_ADD] = run_add,
+        [NIB_OP_SWIGLU_DX] = run_swiglu_dx,
+        [NIB_OP_XENT] = run_xent,
+        [NIB_OP_NORM_DX] = run_norm_dx,
+        [NIB_OP_NORM_DW] = run_norm_dw,
+        [NIB_OP_BIAS_DW] = run_bias_dw,
+        [NIB_OP_SCALE] = run_scale,
+        [NIB_OP_SCALE_DX] = run_scale_dx,
+        [NIB_OP_EMBED_DW] = run_embed_dw,
+        [NIB_OP_SINKS_DW] = run_sinks_dw,
+        [NIB_OP_ROUTE] = nib__step_route,
+        [NIB_OP_DISPATCH] = nib__step_dispatch,
+        [NIB_OP_COMBINE] = nib__step_combine,
+        [NIB_OP_ROUTE_DX] = nib__step_route_dx,
+        [NIB_OP_COMBINE_DW] = nib__step_combine_dw,
+        [NIB_OP_ROUTE_SUMS] = nib__step_route_sums,
+        [NIB_OP_BALANCE] = nib__step_balance};
     if (n->op == NIB_OP_MOVE)
         return nib__step_move(s, n, err);
+    if (nib__step_of_experts(n)) {
+        nib__step_experts(s, n);
+        return NIB_OK;
+    }
     if (n->side == NIB_SIDE_GPU || runs[n->op] == NULL)
         return nib__step_product(s, n, err);
     runs[n->op](s, n);
@@ -417,12 +462,18 @@ static double sum_losses(const nib_step *s)
     return sum;
 }
 
-/* The gradient of an embedding that is not also the head is added to zeros. */
-static void clear_embedding_gradient(nib_step *s)
+/* The gradient of an embedding that is not also the head is added to zeros. A bias that only
+ * chooses experts has none, and models with experts of unequal numbers leave gaps in their load. */
+static void clear_gradients(nib_step *s)
 {
-    const nib_param *table = &s->params->items[s->params->weight[0]];
-    if (!s->net->tied)
-        memset(s->gradients + table->at, 0, (size_t)nib__param_size(table) * sizeof(float));
+    const nib_params *params = s->params;
+    const uint64_t load = nib__load_block(&params->load) - params->load.at;
+    for (size_t i = 0; i < params->count; i++) {
+        const nib_param *p = &params->items[i];
+        if (p->role == NIB_PARAM_CHOICE || (i == params->weight[0] && !s->net->tied))
+            memset(s->gradients + p->at, 0, (size_t)nib__param_size(p) * sizeof(float));
+    }
+    memset(s->gradients + params->load.at, 0, (size_t)load * sizeof(float));
 }
 
 static nib_status notify_watch(const nib_step *s, const nib_train_node *n, bool done, nib_err *err)
@@ -453,7 +504,7 @@ nib_status nib__step_run(nib_step *s, const float *weights, const nib_micro_batc
     const int list = gradients != NULL;
     const nib_chains *chains = &s->chains[list];
     if (gradients)
-        clear_embedding_gradient(s);
+        clear_gradients(s);
     for (size_t i = 0; i < chains->count; i++) {
         const nib_chain *c = &chains->items[i];
         if (c->end - c->first > 1 && !s->watch)

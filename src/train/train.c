@@ -60,6 +60,20 @@ static bool is_logged(const nib_train_config *c, int64_t step)
     return step % nib__max(1, c->log_every) == 0 || step == 1 || step == c->steps;
 }
 
+/* A line on the experts of a step. */
+static void write_load(run *r, const nib_step_report *report)
+{
+    const nib_load *load = &r->trainer.params.load;
+    const nib_load_extremes x = nib__load_extremes(load, report->load);
+    nib__text_format(&r->text,
+                     "experts: %.1f tokens each; most %.2f times the mean (layer %" PRId64
+                     "), least %.2f times (layer %" PRId64 ")",
+                     x.mean, x.most, x.most_layer, x.least, x.least_layer);
+    if (load->balances)
+        nib__text_format(&r->text, "  balance_loss: %.4f", report->balance);
+    nib__text_str(&r->text, "\n");
+}
+
 static nib_status write_step(run *r, const nib_step_report *report, nib_err *err)
 {
     const nib_trainer *t = &r->trainer;
@@ -77,6 +91,8 @@ static nib_status write_step(run *r, const nib_step_report *report, nib_err *err
                          (double)nib__plan_host(&t->plan->assignment)->memory,
                      round_count(count, speed.tokens_per_s), speed.flops * 1e-12, 100 * speed.share,
                      report->skipped ? "  skipped" : "");
+    if (report->load != NULL)
+        write_load(r, report);
     const bool counted = r->casts.trainer && is_logged(c, report->step);
     if (counted)
         nib__cast_losses_write(&r->text, &r->casts, report->step);

@@ -271,7 +271,7 @@ static nib_status open_trainer(nib_trainer *t, bool sizes_only, nib_err *err)
     const nib_assignment *plan = &t->plan->assignment;
     NIB_TRY(nib__optimizer_open(&t->optimizer, c, &t->params, plan, t->engine, err));
     nib__tree_init(&t->tree, t->engine->pool, t->ranks, nib__plan_operation(plan, NIB_OP_ADD)->row,
-                   t->params.total, t->micro_batches);
+                   nib__load_block(&t->params.load), t->micro_batches);
     t->weights = nib__block_take(t->params.total * sizeof *t->weights);
     if (!t->weights)
         return nib__fail_memory(err, t->params.total * sizeof *t->weights, "the weights");
@@ -350,17 +350,29 @@ int nib__trainer_sums(const nib_trainer *t)
 
 uint64_t nib__trainer_bytes(const nib_trainer *t)
 {
-    const uint64_t block = t->params.total * sizeof(float);
-    return block * (uint64_t)(1 + nib__trainer_sums(t)) + nib__optimizer_bytes(&t->params) +
+    const uint64_t weights = t->params.total * sizeof(float),
+                   block = nib__load_block(&t->params.load) * sizeof(float);
+    return weights + block * (uint64_t)nib__trainer_sums(t) + nib__optimizer_bytes(&t->params) +
            nib__step_bytes(&t->step) + batch_bytes(t) + t->arena.total + t->data.documents.size +
            nib__tokenizer_bytes(t->data.options.tokenizer);
+}
+
+/* Parameters that a token uses: of experts, those that it chooses. */
+static double active_values(const nib_trainer *t)
+{
+    double sum = 0;
+    for (size_t i = 0; i < t->params.count; i++) {
+        const nib_param *p = &t->params.items[i];
+        sum += (double)nib__param_size(p) * (double)p->entry->top_k / (double)p->entry->experts;
+    }
+    return sum;
 }
 
 double nib__trainer_flops(const nib_trainer *t)
 {
     const nib_config *c = &t->model->net.config;
     const double table = (double)(t->model->net.tied ? 0 : c->vocab * c->width);
-    return 6 * ((double)t->params.values - table) +
+    return 6 * (active_values(t) - table) +
            12 * (double)c->layers * (double)(c->heads * c->head_dim) * (double)t->config->sequence;
 }
 
@@ -429,12 +441,28 @@ static double update_mean(double mean, double value)
     return mean > 0 ? 0.9 * mean + 0.1 * value : value;
 }
 
+/* Moves the biases that only choose towards an even load of the experts. */
+static void update_biases(nib_trainer *t, const float *gradient)
+{
+    const nib_load *load = &t->params.load;
+    const nib_graph *g = &t->model->net.graph;
+    for (int64_t i = 0; i < load->layers; i++) {
+        const nib_graph_node *route = load->route[i];
+        if (route->weight == NIB_NO_ID)
+            continue;
+        const nib_param *bias = &t->params.items[t->params.norm[g->weights[route->weight].index]];
+        nib__load_update_bias(t->weights + bias->at, nib__load_counts(load, gradient, i),
+                              route->routing->experts, t->config->load_balance);
+    }
+}
+
 /* Clips and applies the update of a good step. */
 static void update(nib_trainer *t, nib_step_report *report, const float *gradient)
 {
     const double most = t->config->max_norm;
     /* clip_grad_norm_ of PyTorch: the norm becomes at most max_norm */
     const double clip = most > 0 ? fmin(1, most / (report->norm + 1e-6)) : 1;
+    update_biases(t, gradient);
     report->rate = nib__optimizer_step(&t->optimizer, t->weights, gradient, clip);
     t->mean_loss = update_mean(t->mean_loss, report->loss);
     t->mean_norm = update_mean(t->mean_norm, report->norm);
@@ -460,6 +488,11 @@ nib_status nib__trainer_step(nib_trainer *t, nib_step_report *report, nib_err *e
     NIB_TRY(nib__tree_sum(&t->tree, &gradient, &loss, what, err));
     from = add_time(t, NIB_SPENT_SUM, from);
     report->loss = loss / (double)tokens;
+    if (t->params.load.layers > 0) {
+        report->load = gradient;
+        report->balance =
+            (double)*nib__load_loss(&t->params.load, gradient) / (double)t->micro_batches;
+    }
     report->norm = nib__gradient_norm(&t->optimizer, gradient, &bad);
     from = add_time(t, NIB_SPENT_NORM, from);
     NIB_TRY(nib__check_step(t, report, &(nib_evidence){gradient, bad, place}, err));

@@ -22,6 +22,10 @@ typedef struct nib_step_report {
     double seconds;
     int64_t tokens; /* of all ranks */
     bool skipped;   /* weights did not change */
+    /* of a mixture of experts, in a block of gradients (load.h), valid until the next step; NULL:
+     * none */
+    const float *load;
+    double balance; /* load-balancing loss, mean of the micro-batches, without its coefficient */
 } nib_step_report;
 
 /* The phases of a step, for timing. */

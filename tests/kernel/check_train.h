@@ -112,6 +112,8 @@ static bool check_swiglu_dx(verdict *v, const nib_kernel *row, const nib_kernel 
     a.gate = floats(&m, rows * a.ld, r, class);
     a.up = floats_or_none(&m, rows * a.ld, r);
     a.activation = below(r, 2) != 0 ? NIB_GELU_TANH : NIB_SILU;
+    if (a.up != NULL && below(r, 3) == 0)
+        a.activation = NIB_SWIGLU_CLAMPED, a.alpha = 1.702F, a.limit = fabsf(unit(r)) + 0.1F;
     a.dy = floats(&m, rows * a.ldy, r, VALUES_RANDOM);
     const result want = run_swiglu_dx(ref, &m, a, false, rows),
                  got = run_swiglu_dx(row, &m, a, false, rows),
@@ -151,6 +153,174 @@ static bool check_scale_dx(verdict *v, const nib_kernel *row, const nib_kernel *
                  parts = run_scale_dx(row, &m, a, false, 1);
     const bool in_place = same_floats(v, "in place", placed.values, got.values, got.count);
     return check_results(v, &m, row, want, got, parts, "row by row") && in_place;
+}
+
+static result run_sinks_dw(const nib_kernel *row, memory *m, nib_sinks_dw a, int64_t part)
+{
+    a.dw = take(m, (size_t)a.heads * sizeof *a.dw);
+    for (int64_t h = 0; h < a.heads; h += part)
+        row->run.sinks_dw(&a, h, nib__min(a.heads, h + part));
+    return (result){a.dw, a.heads};
+}
+
+static bool check_sinks_dw(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                           int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    nib_sinks_dw a = {.m = rows, .heads = 1 + below(r, 5), .dim = width};
+    a.ldo = a.heads * width + below(r, 3), a.ldd = a.heads * width + below(r, 3);
+    a.sinks = floats(&m, a.heads, r, VALUES_RANDOM);
+    a.out = floats(&m, rows * a.ldo, r, class);
+    a.dout = floats(&m, rows * a.ldd, r, VALUES_RANDOM);
+    a.lse = floats(&m, rows * a.heads, r, VALUES_RANDOM);
+    const result want = run_sinks_dw(ref, &m, a, a.heads), got = run_sinks_dw(row, &m, a, a.heads);
+    return check_results(v, &m, row, want, got, run_sinks_dw(row, &m, a, 1), "head by head");
+}
+
+/* The choice and weights of a random router. */
+static float *routed(memory *m, const nib_routing *rule, const float *logits, int64_t ldx,
+                     int64_t rows)
+{
+    const int64_t ld = 2 * rule->top_k;
+    float *out = take(m, (size_t)(rows * ld) * sizeof *out);
+    const nib_route_tokens a = {
+        .rule = rule, .logits = logits, .out = out, .m = rows, .ldx = ldx, .ldo = ld};
+    nib__kernel_find("route_f32__ref")->run.route(&a, 0, rows);
+    return out;
+}
+
+static result run_route_dx(const nib_kernel *row, memory *m, nib_route_dx a, int64_t part)
+{
+    const int64_t count = a.m * a.lddx;
+    a.dx = take(m, (size_t)count * sizeof *a.dx);
+    for (int64_t i = 0; i < a.m; i += part)
+        row->run.route_dx(&a, i, nib__min(a.m, i + part));
+    return (result){a.dx, count};
+}
+
+/* The sum of softmax weights is constant, so their gradients add up to 0; a sigmoid has no such
+ * rule. */
+static bool adds_up(const nib_route_dx *a, const float *dx)
+{
+    for (int64_t i = 0; i < a->m && a->rule->score != NIB_SCORE_SIGMOID; i++) {
+        double sum = 0, size = 0;
+        for (int64_t e = 0; e < a->rule->experts; e++) {
+            sum += (double)dx[i * a->lddx + e];
+            size += fabs((double)dx[i * a->lddx + e]);
+        }
+        if (!(fabs(sum) <= 1e-5 * size + 1e-6))
+            return false;
+    }
+    return true;
+}
+
+static bool check_route_dx(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                           int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    nib_routing rule = {.experts = width,
+                        .top_k = 1 + below(r, nib__min(width, 8)),
+                        .score = (nib_score)below(r, 3),
+                        .groups = 1,
+                        .top_groups = 1,
+                        .normalize = below(r, 2) != 0,
+                        .scale = below(r, 2) != 0 ? 2.5F : 1};
+    nib_route_dx a = {.rule = &rule, .m = rows, .balance = unit(r)};
+    (void)class; /* logits are finite: others have no choice */
+    a.ldx = width + below(r, 3), a.lddx = width + below(r, 3), a.ldr = 2 * rule.top_k;
+    a.logits = floats(&m, rows * a.ldx, r, VALUES_RANDOM);
+    a.routing = routed(&m, &rule, a.logits, a.ldx, rows);
+    a.dweight = floats(&m, rows * rule.top_k, r, VALUES_RANDOM);
+    a.load = rule.score != NIB_SCORE_SIGMOID ? floats_or_none(&m, width, r) : NULL;
+    const result want = run_route_dx(ref, &m, a, rows), got = run_route_dx(row, &m, a, rows);
+    const bool right = adds_up(&a, got.values) || broken(v, "gradients of logits do not add up");
+    return check_results(v, &m, row, want, got, run_route_dx(row, &m, a, 1), "token by token") &&
+           right;
+}
+
+static result run_combine_dw(const nib_kernel *row, memory *m, nib_combine_dw a, int64_t part)
+{
+    a.dweight = take(m, (size_t)(a.m * a.top_k) * sizeof *a.dweight);
+    for (int64_t i = 0; i < a.m; i += part)
+        row->run.combine_dw(&a, i, nib__min(a.m, i + part));
+    return (result){a.dweight, a.m * a.top_k};
+}
+
+static bool check_combine_dw(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                             int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    nib_combine_dw a = {.m = rows, .top_k = 1 + below(r, 4), .width = width};
+    int32_t *of = take(&m, (size_t)(rows * a.top_k) * sizeof *of);
+    for (int64_t i = 0; i < rows * a.top_k; i++)
+        of[i] = (int32_t)(rows * a.top_k - 1 - i);
+    a.row = of, a.ldy = width + below(r, 3);
+    a.dy = floats(&m, rows * a.ldy, r, VALUES_RANDOM);
+    a.y = floats(&m, rows * a.top_k * width, r, class);
+    const result want = run_combine_dw(ref, &m, a, rows), got = run_combine_dw(row, &m, a, rows);
+    return check_results(v, &m, row, want, got, run_combine_dw(row, &m, a, 1), "token by token");
+}
+
+static result run_route_sums(const nib_kernel *row, memory *m, nib_route_sums a, int64_t part)
+{
+    const int64_t blocks = nib__ceil_div(a.m, NIB_TRAIN_ROWS);
+    a.out = take(m, (size_t)(blocks * a.experts) * sizeof *a.out);
+    for (int64_t b = 0; b < blocks; b += part)
+        row->run.route_sums(&a, b, nib__min(blocks, b + part));
+    return (result){a.out, blocks * a.experts};
+}
+
+/* The probabilities of a token add up to 1. */
+static bool check_route_sums(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                             int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    nib_route_sums a = {.m = rows, .ldx = width + below(r, 3), .experts = width};
+    (void)class;
+    a.logits = floats(&m, rows * a.ldx, r, VALUES_RANDOM);
+    const int64_t blocks = nib__ceil_div(rows, NIB_TRAIN_ROWS);
+    const result want = run_route_sums(ref, &m, a, blocks),
+                 got = run_route_sums(row, &m, a, blocks);
+    double sum = 0;
+    for (int64_t i = 0; i < got.count; i++)
+        sum += (double)got.values[i];
+    const bool right = fabs(sum - (double)rows) < 1e-4 * (double)rows ||
+                       broken(v, "probabilities do not add up to 1");
+    return check_results(v, &m, row, want, got, run_route_sums(row, &m, a, 1), "block by block") &&
+           right;
+}
+
+/* f, then the loss, against sums in double. */
+static bool check_balance(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                          int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    const int64_t layers = 1 + below(r, 4);
+    float *counts = take(&m, (size_t)(layers * width) * sizeof *counts);
+    float *sums = take(&m, (size_t)(layers * width) * sizeof *sums);
+    nib_balance a = {.counts = counts,
+                     .sums = sums,
+                     .layers = layers,
+                     .experts = width,
+                     .tokens = layers * rows,
+                     .load = take(&m, (size_t)width * sizeof(float)),
+                     .loss = take(&m, sizeof(float))};
+    double wanted = 0;
+    (void)class, (void)ref;
+    for (int64_t i = 0; i < layers * width; i++)
+        counts[i] = (float)below(r, rows + 1), sums[i] = fabsf(unit(r));
+    row->run.balance(&a);
+    for (int64_t e = 0; e < width; e++) {
+        double f = 0, p = 0;
+        for (int64_t l = 0; l < layers; l++)
+            f += (double)counts[l * width + e], p += (double)sums[l * width + e];
+        wanted += f * p / (double)(a.tokens * a.tokens);
+        if (fabs((double)a.load[e] - f / (double)a.tokens) > 1e-6 * f)
+            return broken(v, "f is not the share of tokens");
+    }
+    wanted *= (double)width;
+    return fabs((double)*a.loss - wanted) <= 1e-5 * wanted + 1e-12 ||
+           broken(v, "the load-balancing loss is not as defined");
 }
 
 static result run_embed_dw(const nib_kernel *row, memory *m, nib_embed_dw a, int64_t vocabulary,
@@ -304,6 +474,11 @@ static token_check train_check_of(nib_op op)
     case NIB_OP_NORM_DW: return check_norm_dw;
     case NIB_OP_SWIGLU_DX: return check_swiglu_dx;
     case NIB_OP_SCALE_DX: return check_scale_dx;
+    case NIB_OP_SINKS_DW: return check_sinks_dw;
+    case NIB_OP_ROUTE_DX: return check_route_dx;
+    case NIB_OP_COMBINE_DW: return check_combine_dw;
+    case NIB_OP_ROUTE_SUMS: return check_route_sums;
+    case NIB_OP_BALANCE: return check_balance;
     case NIB_OP_EMBED_DW: return check_embed_dw;
     case NIB_OP_BIAS_DW: return check_bias_dw;
     case NIB_OP_XENT: return check_xent;

@@ -19,11 +19,19 @@ static void check_golden(const setting *s, double limit)
     if (!(fabs(loss - wanted) < limit * wanted))
         fail_msg("%s %s %s: loss %.9g, not %.9g", s->name, s->dtype ? s->dtype : "f32",
                  s->recipe ? s->recipe : "", loss, wanted);
+    if (nib__checkpoint_find(f.golden, "balance") != NULL) {
+        const double balance = (double)*nib__load_loss(&f.params.load, f.gradients);
+        values(&f, "balance", &wanted, sizeof wanted);
+        if (!(fabs(balance - wanted) < limit * wanted))
+            fail_msg("%s: a load-balancing loss of %.9g, not %.9g", s->name, balance, wanted);
+    }
     assert_true(fabs(run(&f, NULL) - loss) == 0);
     for (size_t i = 0; i < f.params.count; i++) {
         const nib_param *p = &f.params.items[i];
         values(&f, p->name, golden, sizeof golden);
-        const double off = distance(f.gradients + p->at, golden, nib__param_size(p));
+        const double off = p->role == NIB_PARAM_CHOICE
+                               ? (double)f.gradients[p->at]
+                               : distance(f.gradients + p->at, golden, nib__param_size(p));
         if (!(off < limit))
             fail_msg("%s %s %s, %s: %g", s->name, s->dtype ? s->dtype : "f32",
                      s->recipe ? s->recipe : "", p->name, off);
@@ -32,10 +40,24 @@ static void check_golden(const setting *s, double limit)
 }
 
 static const char *const families[] = {
-    "llama",   "qwen2",      "qwen3",        "smollm3",       "olmo2",      "exaone4",
-    "mistral", "granite",    "gemma",        "gemma2",        "gemma3",     "cohere",
-    "cohere2", "starcoder2", "stablelm",     "ministral",     "ministral3", "phi3",
-    "glm",     "glm4",       "cohere_norms", "stablelm_norms"};
+    "llama",   "qwen2",      "qwen3",        "smollm3",        "olmo2",      "exaone4",
+    "mistral", "granite",    "gemma",        "gemma2",         "gemma3",     "cohere",
+    "cohere2", "starcoder2", "stablelm",     "ministral",      "ministral3", "phi3",
+    "glm",     "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",  "qwen3_moe_plain",
+    "mixtral", "granitemoe", "glm4_moe",     "gpt_oss"};
+
+/* Recipes for all layers but routers and the head, which stay bf16. */
+#define ALL_BUT_ROUTERS(scheme)                                                                    \
+    "{\"rules\": [{\"match\": \"*.gate\", \"scheme\": \"bf16\"}, "                                 \
+    "{\"match\": \"lm_head\", \"scheme\": \"bf16\"}], \"else\": \"" scheme "\"}"
+
+static const char *mxfp8_of(const char *family)
+{
+    return strstr(family, "moe") != NULL || strcmp(family, "mixtral") == 0 ||
+                   strcmp(family, "gpt_oss") == 0
+               ? ALL_BUT_ROUTERS("mxfp8")
+               : "mxfp8+head";
+}
 
 /* The families that differ most: norms around each block, a parallel block, an MLP without a gate.
  * `make matrix` runs all families in all variants. */
@@ -84,7 +106,7 @@ static void test_golden_low(void **state)
                                           "mxfp8-floor+head", KEPT("fp8dq-tensor"), KEPT("mxfp8")};
     for (size_t i = 0; i < COUNT(families); i++) {
         const double low = gradient_cosine(
-            &(setting){.name = families[i], .dtype = "bf16", .recipe = "mxfp8+head"});
+            &(setting){.name = families[i], .dtype = "bf16", .recipe = mxfp8_of(families[i])});
         if (!(low > 0.9))
             fail_msg("%s in mxfp8: %g", families[i], low);
     }
@@ -148,7 +170,7 @@ static void check_same(const setting *a, const setting *b)
     open_fixture(&g, b);
     const double loss = run(&f, f.gradients), other = run(&g, g.gradients);
     assert_true(loss == other);
-    assert_memory_equal(f.gradients, g.gradients, f.params.total * sizeof(float));
+    assert_memory_equal(f.gradients, g.gradients, nib__load_block(&f.params.load) * sizeof(float));
     close_fixture(&f);
     close_fixture(&g);
 }
@@ -193,6 +215,23 @@ static void test_same_bits(void **state)
 }
 
 /* Groups of 10 do not divide 24; layers that share an input use different forms. */
+static void test_same_bits_mixtures(void **state)
+{
+    static const char *const mixtures[] = {"qwen3_moe", "qwen3_moe_plain", "glm4_moe", "gpt_oss"};
+    static const char *const recipes[] = {ALL_BUT_ROUTERS("mxfp8"), ALL_BUT_ROUTERS("fp8dq"),
+                                          ALL_BUT_ROUTERS("fp8dq-tensor"), ALL_BUT_ROUTERS("bf16")};
+    (void)state;
+    for (size_t i = 0; i < COUNT(mixtures); i++) {
+        check_variants(&(setting){.name = mixtures[i]});
+        check_variants(&(setting){.name = mixtures[i],
+                                  .dtype = "bf16",
+                                  .recipe = recipes[i % COUNT(recipes)],
+                                  .wgrad_with_hp = i % 2 != 0});
+        check_variants(
+            &(setting){.name = mixtures[i], .recipe = "8da4w-g8+head", .qat = "qat_8da4w"});
+    }
+}
+
 static void test_same_bits_qat(void **state)
 {
     static const char *const recipes[] = {
@@ -283,7 +322,7 @@ static void test_chains(void **state)
         fixture f;
         open_fixture(&f, &(setting){.name = families[i / 3],
                                     .dtype = "bf16",
-                                    .recipe = "mxfp8+head",
+                                    .recipe = mxfp8_of(families[i / 3]),
                                     .threads = 2,
                                     .checkpointing = ac});
         check_chains(&f.step, 0, f.step.forward_end);
@@ -299,7 +338,7 @@ int main(void)
         cmocka_unit_test(test_golden_f32),      cmocka_unit_test(test_golden_low),
         cmocka_unit_test(test_golden_qat),      cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_qat_scale_types), cmocka_unit_test(test_same_bits_qat),
-        cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_chains),          cmocka_unit_test(test_same_bits_mixtures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -633,8 +633,16 @@ static void check_swiglu_golden(FILE *file, int64_t rows, int64_t width)
     read_values(file, "dy", operand[2], all);
     read_doubles(file, "dgate", wanted[0], all), read_doubles(file, "dup", wanted[1], all);
     for (EACH_ROW(row, NIB_OP_SWIGLU_DX)) {
-        const nib_swiglu_dx a = {operand[0], operand[1], operand[2], gradient[0], gradient[1],
-                                 rows,       width,      width,      width,       NIB_SILU};
+        const nib_swiglu_dx a = {.gate = operand[0],
+                                 .up = operand[1],
+                                 .dy = operand[2],
+                                 .dgate = gradient[0],
+                                 .dup = gradient[1],
+                                 .m = rows,
+                                 .width = width,
+                                 .ld = width,
+                                 .ldy = width,
+                                 .activation = NIB_SILU};
         row->run.swiglu_dx(&a, 0, rows);
         assert_close(row->name, gradient[0], wanted[0], all, 1e-5);
         assert_close(row->name, gradient[1], wanted[1], all, 1e-5);
@@ -701,9 +709,16 @@ static void check_activation_golden(FILE *file, int64_t rows, int64_t width, gat
         assert_close(row->name, gradient[0], wanted[0], all, 1e-5);
     }
     for (EACH_ROW(row, NIB_OP_SWIGLU_DX)) {
-        const nib_swiglu_dx a = {
-            operand[0], up,    operand[2], gradient[0], g.gated ? gradient[1] : NULL,
-            rows,       width, width,      width,       g.activation};
+        const nib_swiglu_dx a = {.gate = operand[0],
+                                 .up = up,
+                                 .dy = operand[2],
+                                 .dgate = gradient[0],
+                                 .dup = g.gated ? gradient[1] : NULL,
+                                 .m = rows,
+                                 .width = width,
+                                 .ld = width,
+                                 .ldy = width,
+                                 .activation = g.activation};
         row->run.swiglu_dx(&a, 0, rows);
         assert_close(row->name, gradient[0], wanted[1], all, 1e-5);
         if (g.gated)

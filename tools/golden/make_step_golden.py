@@ -12,6 +12,7 @@ import sys
 
 import torch
 import transformers
+from make_model_golden import EXPERTS, published
 from safetensors.torch import save_file
 
 SEED = 1
@@ -21,6 +22,9 @@ COMMON = dict(vocab_size=37, hidden_size=24, intermediate_size=40, num_hidden_la
 # lengths: [rows of a micro-batch][documents]; a row has 20 tokens
 ROWS = [[20], [1, 7, 12]]
 
+
+# A mixture of 5 experts of which a token has 2.
+MOE = dict(tie_word_embeddings=False, head_dim=8, pad_token_id=None)
 
 # Class, and config members besides COMMON. The embedding row of a pad_token_id would get no gradient.
 FAMILIES = {
@@ -59,6 +63,23 @@ FAMILIES = {
                         partial_rotary_factor=0.5)),
     "glm4": ("Glm4", dict(tie_word_embeddings=True, head_dim=8, pad_token_id=None, attention_bias=False,
                           partial_rotary_factor=0.5)),
+    # aux: coefficient of the load-balancing loss, over the tokens of all documents
+    "qwen3_moe": ("Qwen3Moe", dict(MOE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=12,
+                                   decoder_sparse_step=1, norm_topk_prob=True), 0.3),
+    "qwen3_moe_plain": ("Qwen3Moe", dict(MOE, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=9,
+                                         decoder_sparse_step=2, norm_topk_prob=False)),
+    "mixtral": ("Mixtral", dict(MOE, num_local_experts=4, num_experts_per_tok=2, sliding_window=None), 0.2),
+    "granitemoe": ("GraniteMoe", dict(tie_word_embeddings=True, pad_token_id=None, num_local_experts=5, num_experts_per_tok=2,
+                                      embedding_multiplier=6.0, attention_multiplier=0.3, residual_multiplier=0.4,
+                                      logits_scaling=2.0)),
+    "glm4_moe": ("Glm4Moe", dict(MOE, attention_bias=True, use_qk_norm=True, partial_rotary_factor=0.5, n_routed_experts=6,
+                                 num_experts_per_tok=2, moe_intermediate_size=12, n_shared_experts=1,
+                                 first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=True,
+                                 routed_scaling_factor=1.5)),
+    "gpt_oss": ("GptOss", dict(MOE, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, swiglu_limit=0.5, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,
+        "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+        layer_types=["sliding_attention", "full_attention"]), 0.5),
     "stablelm": ("StableLm", dict(tie_word_embeddings=False, use_qkv_bias=True, layer_norm_eps=1e-5,
                                   partial_rotary_factor=0.7)),
     "stablelm_norms": ("StableLm", dict(tie_word_embeddings=False, layer_norm_eps=1e-5, partial_rotary_factor=0.7,
@@ -67,13 +88,35 @@ FAMILIES = {
 
 
 def build(arch):
-    name, own = FAMILIES[arch]
+    name, own = FAMILIES[arch][:2]
     config = getattr(transformers, f"{name}Config")(**dict(COMMON, **own))
     return getattr(transformers, name.removesuffix("Text") + "ForCausalLM")(config)
 
 
+def expert_parts(name, value, config):
+    """Splits a stack [experts][rows][columns]; gpt-oss has [experts][columns][rows], with gate and up in turn."""
+    turned = config.model_type == "gpt_oss"
+    kind = "bias" if name.endswith("_bias") else "weight"
+    layer = name.split(".mlp." if ".mlp." in name else ".block_sparse_moe.")[0]
+    prefix, gate, up, down = EXPERTS.get(config.model_type, EXPERTS["qwen3_moe"])
+    result = []
+    for e, part in enumerate(value):
+        part = part.T if turned and kind == "weight" else part
+        pairs = [(down, part)]
+        if "gate_up" in name:
+            pairs = zip((gate, up), (part[::2], part[1::2]) if turned else part.chunk(2))
+        result += [(f"{layer}.{prefix}{e}.{which}.{kind}", own) for which, own in pairs]
+    return result
+
+
 def parts(name, value, config):
-    """Splits rows of q, k and v, or of gate and up, into named parts. For norms per head see join_heads."""
+    """Splits rows of q, k and v, of gate and up, or experts, into named parts. For norms per head see join_heads."""
+    if ".experts." in name:
+        return expert_parts(name, value, config)
+    if ".router." in name:  # Granite's and gpt-oss's
+        return [(name.replace("block_sparse_moe.router", "mlp.gate").replace("mlp.router", "mlp.gate"), value)]
+    if config.model_type == "mixtral" and ".mlp.gate." in name:
+        return [(name.replace(".mlp.gate.", ".block_sparse_moe.gate."), value)]
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     kv = config.num_key_value_heads * head
     if "qkv_proj" in name:
@@ -96,29 +139,50 @@ def make(arch, folder):
     os.makedirs(f"{folder}/{arch}", exist_ok=True)
     torch.manual_seed(SEED)
     model = build(arch).double()
+    model.config._experts_implementation = "eager"  # the others have no float64
     with torch.no_grad():
         for name, p in model.named_parameters():
             scale = 1.0 if "norm" in name and name.endswith("weight") and not arch.startswith("gemma") else 0.0
             p.copy_((scale + 0.15 * torch.randn(p.shape)).float().double())
+        for name, buffer in model.named_buffers():
+            if "e_score_correction_bias" in name:  # large enough to change choices
+                buffer.copy_(0.2 * torch.randn(buffer.shape))
     rows = torch.randint(0, COMMON["vocab_size"], (len(ROWS), 21))
     count = rows.shape[0] * 20
-    total = 0.0
+    total, choices = 0.0, []
+    aux = FAMILIES[arch][2] if len(FAMILIES[arch]) > 2 else 0.0
     for row, lengths in zip(rows, ROWS):
         at = 0
         for length in lengths:
             ids, targets = row[at:at + length], row[at + 1:at + length + 1]
-            logits = model(ids[None]).logits[0]
+            out = model(ids[None], **({"output_router_logits": True} if aux else {}))
+            logits = out.logits[0]
+            choices.append(out.router_logits if aux else None)
             total = total + torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
             at += length
-    (total / count).backward()
+    loss = total / count
+    if aux:
+        module = sys.modules[type(model).__module__]
+        pooled = tuple(torch.cat(layers) for layers in zip(*choices))
+        balance = module.load_balancing_loss_func(pooled, len(pooled[0].T), model.config.num_experts_per_tok)
+        loss = loss + aux * balance
+    loss.backward()
     weights, tensors = {}, {"rows": rows.to(torch.int32)}
     tensors["starts"] = torch.tensor([r * 20 + sum(l[:i]) for r, l in enumerate(ROWS) for i in range(len(l))],
                                      dtype=torch.int32)
     tensors["loss"] = total.detach().reshape(1)
+    if aux:
+        tensors["balance"] = balance.detach().double().reshape(1)
+        tensors["aux"] = torch.tensor([aux], dtype=torch.float64)
     for name, p in model.named_parameters():
-        weights[name] = p.detach().float().contiguous()
+        for stored, value in published(model.config.model_type, name, p.detach().float()):
+            weights[stored] = value.contiguous()
         for part, grad in parts(name, p.grad.float(), model.config):
             tensors[part] = grad.contiguous()
+    for name, buffer in model.named_buffers():
+        if "e_score_correction_bias" in name:
+            weights[name] = buffer.float()
+            tensors[name] = torch.zeros_like(weights[name])
     join_heads(tensors)
     about = {"tool": f"transformers {transformers.__version__}, torch {torch.__version__}", "seed": str(SEED),
              "command": "tools/golden/make_step_golden.py tests/golden/train"}

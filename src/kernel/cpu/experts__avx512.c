@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Route and combine for avx512; experts_body.h is the code, experts_rows.c the table.
+ * Mixtures of experts for avx512; experts_body.h and experts_dx_body.h are the code,
+ * experts_rows.c is the table.
  */
 #include "x86.h"
 
@@ -9,4 +10,5 @@
 
 #define NIB_EXPERTS(name) nib__experts_##name##__avx512
 #include "experts_body.h"
+#include "experts_dx_body.h"
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Route and combine for neon; experts_body.h is the code, experts_rows.c the table.
+ * Mixtures of experts for neon; experts_body.h and experts_dx_body.h are the code,
+ * experts_rows.c is the table.
  */
 #include "arm.h"
 
@@ -10,4 +11,5 @@
 #define NIB_LANES_NEON
 #define NIB_EXPERTS(name) nib__experts_##name##__neon
 #include "experts_body.h"
+#include "experts_dx_body.h"
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Rows of the operations around a mixture's experts: choosing them, listing their rows, copying
- * tokens to them, and adding what they return. The plain C of route and combine is experts_body.h,
- * as for every instruction set; sort and dispatch only move data and have one version. The experts'
- * own products are rows of LINEAR, a row for each expert.
+ * tokens to them, adding what they return, their gradients, and the balance of their load. The
+ * plain C is experts_body.h and experts_dx_body.h, as for every instruction set; sort and dispatch
+ * only move data and have one version. The experts' own products are rows of LINEAR, LINEAR_DX and
+ * LINEAR_DW, a row for each expert.
  */
 #include "experts_rows.h"
 
@@ -12,6 +13,7 @@
 
 #define NIB_EXPERTS(name) nib__experts_##name##__ref
 #include "experts_body.h"
+#include "experts_dx_body.h"
 
 static void sort_ref(const nib_sort_rows *a)
 {
@@ -57,6 +59,22 @@ static void dispatch_ref(const nib_dispatch *a, int64_t row0, int64_t row1)
     }
 }
 
+static void balance_ref(const nib_balance *a)
+{
+    const float tokens = (float)a->tokens;
+    double sum = 0;
+    for (int64_t e = 0; e < a->experts; e++) {
+        float count = 0, probability = 0;
+        for (int64_t l = 0; l < a->layers; l++) {
+            count += a->counts[l * a->experts + e];
+            probability += a->sums[l * a->experts + e];
+        }
+        a->load[e] = count / tokens;
+        sum += (double)a->load[e] * (double)(probability / tokens);
+    }
+    *a->loss = (float)((double)a->experts * sum);
+}
+
 #define ROW(kernel, operation, target, rank_, kind, conditions, ref, member, function, words)      \
     {                                                                                              \
         .name = #kernel "__" #target, .op = NIB_OP_##operation, .code = NIB_ANY, .act = NIB_ANY,   \
@@ -84,6 +102,14 @@ static const nib_kernel rows[] = {
         "copies each token to the rows of its experts, which lie together"),
     EACH_ISA(combine_f32, COMBINE, EXACT, combine,
              "adds the outputs of a token's experts times their weights, experts ascending"),
+    EACH_ISA(route_dx_f32, ROUTE_DX, LANES, route_dx,
+             "gradient of the router's logits, and of the load-balancing loss"),
+    EACH_ISA(combine_dw_f32, COMBINE_DW, LANES, combine_dw,
+             "gradients of the weights of a token's experts"),
+    EACH_ISA(route_sums_f32, ROUTE_SUMS, LANES, route_sums,
+             "sums of the experts' probabilities over blocks of 256 tokens"),
+    ROW(balance_f32, BALANCE, ref, 90, EXACT, NIB_NO_CONDS, NULL, balance, balance_ref,
+        "the load-balancing loss, from counts and sums of all layers"),
 };
 
 const nib_family nib__family_experts = {rows, COUNT(rows)};

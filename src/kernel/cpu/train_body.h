@@ -205,10 +205,45 @@ NIB_INLINE void swiglu_dx_as(const nib_swiglu_dx *a, int64_t m0, int64_t m1, boo
     }
 }
 
+/* NIB_SWIGLU_CLAMPED: as the forward pass, with its division. */
+static void clamped_dx(const nib_swiglu_dx *a, int64_t m0, int64_t m1)
+{
+    const nib_lanes most = nib__lanes_set(a->limit), least = nib__lanes_set(-a->limit),
+                    one = nib__lanes_set(1.0f), slope = nib__lanes_set(-a->alpha);
+    for (int64_t m = m0; m < m1; m++)
+        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
+            const nib_lanes d = nib__lanes_load_at(a->dy + m * a->ldy, i, a->width),
+                            gate = nib__lanes_load_at(a->gate + m * a->ld, i, a->width),
+                            up = nib__lanes_load_at(a->up + m * a->ld, i, a->width);
+            const nib_lanes g = nib__lanes_min(most, gate),
+                            u = nib__lanes_max(least, nib__lanes_min(most, up)),
+                            x = nib__lanes_mul(g, slope),
+                            under = nib__lanes_add(one, nib__lanes_exp(x)),
+                            s = nib__lanes_div(one, under);
+            /* s * (1 + alpha g * (1 - s)): x is -alpha g */
+            const nib_lanes along =
+                nib__lanes_mul(s, nib__lanes_fma(x, nib__lanes_sub(s, one), one));
+            float dgate[NIB_LANES], dup[NIB_LANES], gates[NIB_LANES], ups[NIB_LANES];
+            nib__lanes_store(dgate,
+                             nib__lanes_mul(nib__lanes_mul(d, nib__lanes_add(u, one)), along));
+            nib__lanes_store(dup, nib__lanes_mul(d, nib__lanes_div(g, under)));
+            nib__lanes_store(gates, gate);
+            nib__lanes_store(ups, up);
+            for (int l = 0; l < NIB_LANES; l++) {
+                dgate[l] = gates[l] > a->limit ? 0.0f : dgate[l];
+                dup[l] = ups[l] > a->limit || ups[l] < -a->limit ? 0.0f : dup[l];
+            }
+            nib__lanes_store_at(a->dgate + m * a->ld, i, a->width, nib__lanes_load(dgate));
+            nib__lanes_store_at(a->dup + m * a->ld, i, a->width, nib__lanes_load(dup));
+        }
+}
+
 void NIB_TRAIN(swiglu_dx)(const nib_swiglu_dx *a, int64_t m0, int64_t m1)
 {
     const bool gelu = a->activation == NIB_GELU_TANH;
-    if (gelu && a->up != NULL)
+    if (a->activation == NIB_SWIGLU_CLAMPED)
+        clamped_dx(a, m0, m1);
+    else if (gelu && a->up != NULL)
         swiglu_dx_as(a, m0, m1, true, true);
     else if (gelu)
         swiglu_dx_as(a, m0, m1, true, false);
@@ -243,6 +278,33 @@ void NIB_TRAIN(scale_dx)(const nib_scale_dx *a, int64_t m0, int64_t m1)
         scale_dx_as(a, m0, m1, true);
     else
         scale_dx_as(a, m0, m1, false);
+}
+
+/* ---- sinks of attention ---- */
+
+void NIB_TRAIN(sinks_dw)(const nib_sinks_dw *a, int64_t head0, int64_t head1)
+{
+    for (int64_t h = head0; h < head1; h++) {
+        const nib_lanes sink = nib__lanes_set(a->sinks[h]);
+        float total = 0.0f;
+        for (int64_t first = 0; first < a->m; first += NIB_TRAIN_ROWS) {
+            float sum = 0.0f;
+            for (int64_t m = first; m < nib__min(a->m, first + NIB_TRAIN_ROWS); m++) {
+                const float *out = a->out + m * a->ldo + h * a->dim,
+                            *dout = a->dout + m * a->ldd + h * a->dim;
+                nib_lanes dot = nib__lanes_set(0.0f);
+                float share[NIB_LANES];
+                for (int64_t i = 0; i < a->dim; i += NIB_LANES)
+                    dot = nib__lanes_fma(nib__lanes_load_at(out, i, a->dim),
+                                         nib__lanes_load_at(dout, i, a->dim), dot);
+                nib__lanes_store(share, nib__lanes_exp(nib__lanes_sub(
+                                            sink, nib__lanes_set(a->lse[m * a->heads + h]))));
+                sum = fmaf(-share[0], nib__lanes_sum(dot), sum);
+            }
+            total = first == 0 ? sum : total + sum;
+        }
+        a->dw[h] = total;
+    }
 }
 
 /* ---- cross-entropy ---- */

@@ -12,6 +12,7 @@
     void nib__train_norm_dw__##isa(const nib_norm_dw *a, int64_t column0, int64_t column1);        \
     void nib__train_swiglu_dx__##isa(const nib_swiglu_dx *a, int64_t m0, int64_t m1);              \
     void nib__train_scale_dx__##isa(const nib_scale_dx *a, int64_t m0, int64_t m1);                \
+    void nib__train_sinks_dw__##isa(const nib_sinks_dw *a, int64_t head0, int64_t head1);          \
     void nib__train_embed_dw__##isa(const nib_embed_dw *a, int64_t column0, int64_t column1);      \
     void nib__train_bias_dw__##isa(const nib_bias_dw *a, int64_t column0, int64_t column1);        \
     void nib__train_xent__##isa(const nib_xent *a, int64_t m0, int64_t m1);                        \

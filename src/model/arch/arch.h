@@ -62,6 +62,9 @@ typedef struct nib_expert_names {
     bool biases;                                       /* of all of them */
     const char *choice_bias;                           /* NULL: none */
     const char *shared_gate, *shared_up, *shared_down; /* NULL: no shared experts */
+    double
+        balance; /* router_aux_loss_coef of transformers if the config lacks it; 0: the family has
+                       no load-balancing loss */
 } nib_expert_names;
 /* The names of most families. */
 #define NIB_USUAL_EXPERTS                                                                          \

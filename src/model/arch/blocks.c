@@ -126,7 +126,8 @@ static nib_routing routing_of(const nib_config *c)
                          .normalize = moe->normalize,
                          .floor = moe->sigmoid ? 1e-20f : 0.0f,
                          .scale = moe->scale > 0 ? (float)moe->scale : 1.0f,
-                         .on_input = moe->scaled_inputs};
+                         .on_input = moe->scaled_inputs,
+                         .balance = (float)moe->balance};
 }
 
 /* Emits the MLP that every token has. */

@@ -17,7 +17,7 @@ static const nib_family_key keys[] = {
     {.key = NULL},
 };
 
-static const nib_expert_names experts = {NIB_USUAL_EXPERTS, .biases = true};
+static const nib_expert_names experts = {NIB_USUAL_EXPERTS, .biases = true, .balance = 0.001};
 
 /* Every layer is a mixture of MLPs of the usual width. */
 static void complete(nib_config *c)

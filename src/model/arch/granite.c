@@ -51,7 +51,7 @@ const nib_family_row nib__family_granite = {
     .build = nib__build_llama,
 };
 
-static const nib_expert_names experts = {NIB_USUAL_EXPERTS};
+static const nib_expert_names experts = {NIB_USUAL_EXPERTS, .balance = 0.001};
 
 /* Every layer is a mixture of MLPs of the usual width. */
 static void complete_mixture(nib_config *c)

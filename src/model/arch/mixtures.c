@@ -5,7 +5,7 @@
  */
 #include "arch.h"
 
-static const nib_expert_names of_qwen = {NIB_USUAL_EXPERTS};
+static const nib_expert_names of_qwen = {NIB_USUAL_EXPERTS, .balance = 0.001};
 
 static const nib_family_key keys_of_qwen3[] = {
     NIB_EXPERTS_KEY("num_experts", 128),
@@ -45,7 +45,8 @@ const nib_family_row nib__family_qwen3_moe = {
 static const nib_expert_names of_mixtral = {.router = "block_sparse_moe.gate",
                                             .gate = "block_sparse_moe.experts.%d.w1",
                                             .up = "block_sparse_moe.experts.%d.w3",
-                                            .down = "block_sparse_moe.experts.%d.w2"};
+                                            .down = "block_sparse_moe.experts.%d.w2",
+                                            .balance = 0.001};
 
 static const nib_family_key keys_of_mixtral[] = {
     NIB_EXPERTS_KEY("num_local_experts", 8),

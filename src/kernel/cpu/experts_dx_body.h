@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The code of the gradients of a mixture of experts, and of the sums for its balance, written once
+ * on lanes and compiled per instruction set, after experts_body.h in the same file. train_ops.h
+ * defines the order of operations and where values are rounded.
+ */
+#include "train_ops.h"
+
+/* ---- route ---- */
+
+/* The sum over the chosen experts, ascending, of weight * gradient. */
+static float sum_chosen(const float *weights, const float *dweight, int64_t top_k)
+{
+    float sum = 0.0f;
+    for (int64_t j = 0; j < top_k; j++)
+        sum = fmaf(weights[j], dweight[j], sum);
+    return sum;
+}
+
+/* Weights that are a softmax over the chosen experts, times the rule's scale. */
+static void chosen_dx(float *dx, const nib_routing *rule, const float *routing,
+                      const float *dweight)
+{
+    const float *weights = routing + rule->top_k;
+    const float along = sum_chosen(weights, dweight, rule->top_k) / rule->scale;
+    for (int64_t j = 0; j < rule->top_k; j++)
+        dx[(int64_t)routing[j]] = weights[j] * (dweight[j] - along);
+}
+
+/* Weights that are the scores of a softmax over all experts. */
+static void softmax_dx(float *dx, const nib_routing *rule, const float *scores,
+                       const float *routing, const float *dweight)
+{
+    const float *weights = routing + rule->top_k;
+    const nib_lanes minus = nib__lanes_set(-sum_chosen(weights, dweight, rule->top_k));
+    for (int64_t e = 0; e < rule->experts; e += NIB_LANES)
+        nib__lanes_store_at(dx, e, rule->experts,
+                            nib__lanes_mul(nib__lanes_load_at(scores, e, rule->experts), minus));
+    for (int64_t j = 0; j < rule->top_k; j++) {
+        float *own = &dx[(int64_t)routing[j]];
+        *own = fmaf(weights[j], dweight[j], *own);
+    }
+}
+
+static void sigmoid_dx(float *dx, const nib_routing *rule, const float *scores,
+                       const float *routing, const float *dweight)
+{
+    const float along = sum_chosen(routing + rule->top_k, dweight, rule->top_k) / rule->scale;
+    float sum = 0.0f;
+    for (int64_t j = 0; j < rule->top_k; j++)
+        sum += scores[(int64_t)routing[j]];
+    const float share = rule->scale / (sum + rule->floor);
+    for (int64_t j = 0; j < rule->top_k; j++) {
+        const float s = scores[(int64_t)routing[j]];
+        const float ds = rule->normalize ? share * (dweight[j] - along) : rule->scale * dweight[j];
+        dx[(int64_t)routing[j]] = ds * (s * (1.0f - s));
+    }
+}
+
+/* Adds the gradient of the load-balancing loss. */
+static void balance_dx(float *dx, const float *scores, const float *load, float balance,
+                       int64_t experts)
+{
+    nib_lanes sum = nib__lanes_set(0.0f);
+    for (int64_t e = 0; e < experts; e += NIB_LANES)
+        sum = nib__lanes_fma(nib__lanes_load_at(load, e, experts),
+                             nib__lanes_load_at(scores, e, experts), sum);
+    const nib_lanes along = nib__lanes_set(nib__lanes_sum(sum)), factor = nib__lanes_set(balance);
+    for (int64_t e = 0; e < experts; e += NIB_LANES) {
+        const nib_lanes off = nib__lanes_sub(nib__lanes_load_at(load, e, experts), along);
+        const nib_lanes p = nib__lanes_mul(factor, nib__lanes_load_at(scores, e, experts));
+        nib__lanes_store_at(dx, e, experts,
+                            nib__lanes_fma(p, off, nib__lanes_load_at(dx, e, experts)));
+    }
+}
+
+void NIB_EXPERTS(route_dx)(const nib_route_dx *a, int64_t m0, int64_t m1)
+{
+    const nib_routing *rule = a->rule;
+    for (int64_t m = m0; m < m1; m++) {
+        const float *logits = a->logits + m * a->ldx, *routing = a->routing + m * a->ldr,
+                    *dweight = a->dweight + m * rule->top_k;
+        float *dx = a->dx + m * a->lddx;
+        float scores[NIB_EXPERTS_MAX];
+        const bool plain = rule->score == NIB_SCORE_SOFTMAX && !rule->normalize;
+        memset(dx, 0, (size_t)rule->experts * sizeof *dx);
+        if (rule->score == NIB_SCORE_SIGMOID)
+            sigmoid_row(scores, logits, rule->experts);
+        else if (plain || a->load != NULL)
+            softmax_row(scores, logits, rule->experts);
+        if (rule->score == NIB_SCORE_SIGMOID)
+            sigmoid_dx(dx, rule, scores, routing, dweight);
+        else if (plain)
+            softmax_dx(dx, rule, scores, routing, dweight);
+        else
+            chosen_dx(dx, rule, routing, dweight);
+        if (a->load != NULL)
+            balance_dx(dx, scores, a->load, a->balance, rule->experts);
+    }
+}
+
+void NIB_EXPERTS(route_sums)(const nib_route_sums *a, int64_t block0, int64_t block1)
+{
+    float scores[NIB_EXPERTS_MAX];
+    for (int64_t block = block0; block < block1; block++) {
+        float *out = a->out + block * a->experts;
+        const int64_t end = nib__min(a->m, (block + 1) * NIB_TRAIN_ROWS);
+        memset(out, 0, (size_t)a->experts * sizeof *out);
+        for (int64_t m = block * NIB_TRAIN_ROWS; m < end; m++) {
+            softmax_row(scores, a->logits + m * a->ldx, a->experts);
+            for (int64_t e = 0; e < a->experts; e += NIB_LANES)
+                nib__lanes_store_at(out, e, a->experts,
+                                    nib__lanes_add(nib__lanes_load_at(out, e, a->experts),
+                                                   nib__lanes_load_at(scores, e, a->experts)));
+        }
+    }
+}
+
+/* ---- combine ---- */
+
+void NIB_EXPERTS(combine_dw)(const nib_combine_dw *a, int64_t m0, int64_t m1)
+{
+    for (int64_t m = m0; m < m1; m++)
+        for (int64_t j = 0; j < a->top_k; j++) {
+            const float *dy = a->dy + m * a->ldy, *y = a->y + a->row[m * a->top_k + j] * a->width;
+            nib_lanes sum = nib__lanes_set(0.0f);
+            for (int64_t i = 0; i < a->width; i += NIB_LANES)
+                sum = nib__lanes_fma(nib__lanes_load_at(dy, i, a->width),
+                                     nib__lanes_load_at(y, i, a->width), sum);
+            a->dweight[m * a->top_k + j] = nib__lanes_sum(sum);
+        }
+}
