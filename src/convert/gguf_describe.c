@@ -79,7 +79,7 @@ static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *ar
 static void put_rope(nib_gguf_head *head, const nib_config *c, const char *arch)
 {
     const bool yarn = c->rope == NIB_ROPE_YARN, longrope = c->rope == NIB_ROPE_LONGROPE;
-    const double paper = yarn ? nib__rope_yarn_gain(c->rope_factor) : 1;
+    const double paper = yarn ? nib__rope_yarn_gain(c->rope_factor, 1) : 1;
     const struct {
         const char *name;
         bool is_written;

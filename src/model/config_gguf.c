@@ -327,7 +327,7 @@ static nib_status read_yarn(reader *r)
                    {"rope.scaling.attn_factor", &attn_factor}};
     for (size_t i = 0; i < COUNT(numbers); i++)
         NIB_TRY(nib__gguf_double(numbers[i].to, &found, r->g, arch_key(r, numbers[i].key), r->err));
-    c->rope_gain = attn_factor * nib__rope_yarn_gain(c->rope_factor);
+    c->rope_gain = attn_factor * nib__rope_yarn_gain(c->rope_factor, 1);
     return nib__rope_check(c, r->g->name, r->err);
 }
 

@@ -507,6 +507,8 @@ void nib__plan_op_ask(nib_query *out, nib_op op, const nib_policy *policy,
         const nib_graph_node *node = &policy->graph->nodes[i];
         if (node->op == NIB_OP_ATTN && node->weight >= 0)
             out->fact[NIB_FACT_SINKS] = 1;
+        if (node->op == NIB_OP_STORE_KV && node->in[1] < 0)
+            out->fact[NIB_FACT_LATENT] = 1;
         if (node->op == NIB_OP_SWIGLU && node->activation == NIB_SWIGLU_CLAMPED)
             out->fact[NIB_FACT_CLAMPED] = 1;
     }

@@ -25,7 +25,8 @@ static const char *const families[] = {
     "gemma",    "gemma2",     "gemma3",       "cohere",         "cohere2",        "starcoder2",
     "stablelm", "ministral",  "ministral3",   "llama_yarn",     "phi3",           "phi3_longrope",
     "glm",      "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",      "qwen3_moe_plain",
-    "mixtral",  "granitemoe", "glm4_moe",     "gpt_oss"};
+    "mixtral",  "granitemoe", "glm4_moe",     "gpt_oss",        "deepseek_v2",    "deepseek_v3",
+    "kimi_k2",  "deepseek_v2_groups"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {
@@ -391,6 +392,13 @@ static void test_config_against_tensors(void **state)
         {"llama2", "\"model_type\": \"qwen2\", \"num_key_value_heads\": 4"},
         {"llama3", "\"model_type\": \"qwen3\", \"head_dim\": 16"},
         {"qwen3", "\"head_dim\": 16"},
+        {"deepseek_v3", "\"kv_lora_rank\": 64"}, /* of 48 */
+        {"deepseek_v3", "\"q_lora_rank\": 32"},
+        {"deepseek_v3", "\"qk_nope_head_dim\": 12"},
+        {"deepseek_v3", "\"v_head_dim\": 32"},
+        {"deepseek_v3", "\"num_key_value_heads\": 2"}, /* of 4 */
+        {"deepseek_v3", "\"qk_head_dim\": 30"},
+        {"kimi_k2", "\"qk_rope_head_dim\": 15"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char directory[256];

@@ -21,7 +21,10 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from model_families import FAMILIES
+from latent_families import LATENT
+from model_families import FAMILIES as OTHERS
+
+FAMILIES = {**OTHERS, **LATENT}
 
 SEED = 20261120
 COMMAND = "python3 tools/golden/make_model_golden.py"
@@ -35,7 +38,7 @@ def fill(name, shape, generator, offset):
         return offset + 0.25 * noise
     if "embed_tokens" in name:
         return 0.35 * noise
-    gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "lm_head", "mlp.gate.", "router.", "experts.gate_up")) else 1.0
+    gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "q_b_proj", "kv_b_proj", "qkv_proj", "lm_head", "mlp.gate.", "router.", "experts.gate_up")) else 1.0
     return noise * gain / shape[-1] ** 0.5
 
 
@@ -44,6 +47,9 @@ EXPERTS = {
     "qwen3_moe": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
     "mixtral": ("block_sparse_moe.experts.", "w1", "w3", "w2"),
     "glm4_moe": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
+    "deepseek_v2": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
+    "deepseek_v3": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
+    "kimi_k2": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
 }
 
 
@@ -73,13 +79,19 @@ def kept(length):
     return list(range(length)) if length <= 64 else sorted({*range(0, length, 37), length - 1})
 
 
+def load_as(what):
+    """The config of a model_type that transformers runs with the code of another."""
+    others = {key: value for key, value in what["config"].items() if key != "model_type"}
+    return transformers.AutoConfig.for_model(what["as"], **others)
+
+
 def make(directory, family, what):
     generator = torch.Generator().manual_seed(SEED)
     os.makedirs(directory, exist_ok=True)
     with open(f"{directory}/config.json", "w") as file:
         json.dump(what["config"], file, indent=2)
         file.write("\n")
-    config = transformers.AutoConfig.from_pretrained(directory)
+    config = transformers.AutoConfig.from_pretrained(directory) if "as" not in what else load_as(what)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     model = model.to(torch.float32).eval()
     stored = {}

@@ -22,7 +22,8 @@ enum {
 #define SM80 NIB_AT_LEAST(SM, 80, "its machine code begins at sm_80")
 static const nib_cond sm80[] = {SM80, NIB_COND_END};
 static const nib_cond float_cache[] = {SM80, NIB_FLOAT_CACHE, NIB_COND_END};
-static const nib_cond attends[] = {SM80, NIB_FLOAT_CACHE, NIB_NO_SINKS, NIB_COND_END};
+static const nib_cond attends[] = {SM80, NIB_FLOAT_CACHE, NIB_NO_SINKS, NIB_NO_LATENT,
+                                   NIB_COND_END};
 static const nib_cond activates[] = {SM80, NIB_NOT_CLAMPED, NIB_COND_END};
 
 static const nib_cond greedy[] = {

@@ -189,7 +189,7 @@ static int launch_norm(const void *args, nib_launch out[])
 
 static const nib_cond any_device[] = {NIB_COND_END};
 static const nib_cond float_cache[] = {NIB_FLOAT_CACHE, NIB_COND_END};
-static const nib_cond attends[] = {NIB_FLOAT_CACHE, NIB_NO_SINKS, NIB_COND_END};
+static const nib_cond attends[] = {NIB_FLOAT_CACHE, NIB_NO_SINKS, NIB_NO_LATENT, NIB_COND_END};
 static const nib_cond activates[] = {NIB_NOT_CLAMPED, NIB_COND_END};
 
 #define ROW(name_, op_, numbers_, conditions, file, function, words)                               \

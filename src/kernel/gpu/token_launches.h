@@ -13,6 +13,7 @@ enum { NIB_OCL_GROUP = 64 }; /* work-items of a group on OpenCL, of which some s
 /* The condition of rows that write or read the KV cache. */
 /* What the rows of GPUs lack. */
 #define NIB_NO_SINKS NIB_IS(SINKS, 0, "its softmax has no sinks")
+#define NIB_NO_LATENT NIB_IS(LATENT, 0, "it reads values of their own")
 #define NIB_NOT_CLAMPED NIB_IS(CLAMPED, 0, "it has silu and tanh GELU")
 #define NIB_FLOAT_CACHE                                                                            \
     NIB_ONE_OF(CACHE, NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16),      \
