@@ -200,6 +200,7 @@ typedef enum nib_code_layout {
     NIB_LAYOUT_TINYGEMM_AVX2,   /* [n/32][k][16] bytes, rows d and d + 16 */
     NIB_LAYOUT_TINYGEMM_SCALAR, /* [n/32][k][16] bytes, rows 2d and 2d + 1 */
     NIB_LAYOUT_FLOAT_T,         /* [k][stored_n] of the code's float type: transposed */
+    NIB_LAYOUT_BYTE_T,          /* [k][stored_n] bytes: transposed */
     NIB_LAYOUT_COUNT
 } nib_code_layout;
 
@@ -237,7 +238,7 @@ typedef struct nib_weight {
     /* [k] the input of stored column j (GPTQ's act-order); groups run over stored columns; NULL:
      * j. */
     const int32_t *order;
-    int64_t stored_n, stored_k; /* TINYGEMM: rows and columns of the layout; FLOAT_T: its columns */
+    int64_t stored_n, stored_k; /* TINYGEMM: rows and columns of the layout; _T: its columns */
     int64_t inner_tiles;        /* TINYGEMM_CUDA, _ROCM: 2, 4 or 8 */
     const void *bias;           /* [n] or NULL */
     nib_type bias_type;         /* a float type; I8 or I32: codes */
@@ -253,6 +254,12 @@ NIB_INLINE int64_t nib__scale_tile(int64_t i, int64_t g, int64_t groups)
 {
     return (i / 128 * nib__ceil_div(groups, 4) + g / 4) * 512 + (i % 32) * 16 + (i % 128 / 32) * 4 +
            g % 4;
+}
+
+/* Whether rows of the weight are columns of what is stored. */
+NIB_INLINE bool nib__weight_is_transposed(const nib_weight *w)
+{
+    return w->layout == NIB_LAYOUT_FLOAT_T || w->layout == NIB_LAYOUT_BYTE_T;
 }
 
 /* The stored row of row i. */

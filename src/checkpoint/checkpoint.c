@@ -9,6 +9,7 @@
 #include "fused.h"
 #include "gguf.h"
 #include "head_norms.h"
+#include "latent.h"
 #include "rotary.h"
 
 #include <inttypes.h>
@@ -482,6 +483,8 @@ const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i) { return 
 unsigned nib__checkpoint_fused(const nib_checkpoint *cp) { return cp->fused; }
 
 size_t nib__checkpoint_stacks(const nib_checkpoint *cp) { return cp->stacks; }
+
+size_t nib__checkpoint_latents(const nib_checkpoint *cp) { return cp->latents; }
 
 const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp) { return cp->coding; }
 

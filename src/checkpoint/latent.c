@@ -114,34 +114,95 @@ static nib_status add_half(nib_checkpoint *cp, const nib_tensor *t, const latent
     return nib__checkpoint_add_view(cp, out, err);
 }
 
+/* The stack of GGUF that t is, [heads][n][k]: the length of its module's name; 0: none. */
+static size_t find_stack(const nib_tensor *t)
+{
+    static const char *const stacks[] = {"self_attn.k_b_proj.weight", "self_attn.v_b_proj.weight"};
+    const size_t at = nib__skip_layer(t->name);
+    for (size_t i = 0; i < COUNT(stacks); i++)
+        if (at > 0 && strcmp(t->name + at, stacks[i]) == 0 && t->rank == 3 && t->shape[0] > 0 &&
+            t->shape[0] <= SIZE_MAX_OF_HEAD && t->bytes % (uint64_t)t->shape[0] == 0)
+            return strlen(t->name) - (sizeof ".weight" - 1);
+    return 0;
+}
+
+/* Adds a view of each head's matrix of a stack. */
+static nib_status add_stack(nib_checkpoint *cp, const nib_tensor *t, size_t module, nib_err *err)
+{
+    for (int64_t h = 0; h < t->shape[0]; h++) {
+        char name[NIB_FUSED_NAME];
+        nib_tensor *out = nib__arena_take(&cp->arena, 1, sizeof *out);
+        const int size =
+            snprintf(name, sizeof name, "%.*s.%" PRId64 ".weight", (int)module, t->name, h);
+        if (out == NULL || size >= (int)sizeof name)
+            return nib__checkpoint_no_memory(err, cp->path);
+        *out = *t;
+        out->name = nib__arena_copy(&cp->arena, name, strlen(name));
+        out->rank = 2;
+        memset(out->shape, 0, sizeof out->shape); /* other code compares all entries */
+        out->shape[0] = t->shape[1], out->shape[1] = t->shape[2];
+        out->bytes = t->bytes / (uint64_t)t->shape[0];
+        out->data = t->data + (uint64_t)h * out->bytes;
+        NIB_TRY(nib__checkpoint_add_view(cp, out->name != NULL ? out : NULL, err));
+    }
+    return NIB_OK;
+}
+
+static nib_status add_halves(nib_checkpoint *cp, const nib_tensor *t, const latent *l, nib_err *err)
+{
+    for (int64_t h = 0; h < l->heads; h++) {
+        NIB_TRY(add_half(cp, t, l, h, true, err));
+        NIB_TRY(add_half(cp, t, l, h, false, err));
+    }
+    return NIB_OK;
+}
+
 nib_status nib__latent_split(nib_checkpoint *cp, nib_err *err)
 {
     const nib_checkpoint before = *cp;
     size_t room = before.count, count = 0;
+    bool stacked = false;
     latent l;
-    for (size_t i = 0; i < before.count; i++)
-        if (find_latent(&l, &before, before.tensors[i])) {
-            room += 2 * (size_t)l.heads;
-            count += strcmp(before.tensors[i]->name + l.suffix, ".weight") == 0;
-        }
+    for (size_t i = 0; i < before.count; i++) {
+        const nib_tensor *t = before.tensors[i];
+        const bool stack = find_stack(t) > 0, halves = find_latent(&l, &before, t);
+        room += stack ? (size_t)t->shape[0] : halves ? 2 * (size_t)l.heads : 0;
+        count += stack || (halves && strcmp(t->name + l.suffix, ".weight") == 0);
+        stacked = stacked || stack;
+    }
     if (count == 0)
         return NIB_OK;
     NIB_TRY(nib__checkpoint_clear_tensors(cp, room, err));
     for (size_t i = 0; i < before.count; i++) {
         const nib_tensor *t = before.tensors[i];
-        const bool splits = find_latent(&l, &before, t);
-        if (!splits)
-            NIB_TRY(nib__checkpoint_add_view(cp, t, err));
-        for (int64_t h = 0; splits && h < l.heads; h++) {
-            NIB_TRY(add_half(cp, t, &l, h, true, err));
-            NIB_TRY(add_half(cp, t, &l, h, false, err));
-        }
+        const size_t stack = find_stack(t);
+        NIB_TRY(stack > 0                     ? add_stack(cp, t, stack, err)
+                : find_latent(&l, &before, t) ? add_halves(cp, t, &l, err)
+                                              : nib__checkpoint_add_view(cp, t, err));
     }
+    cp->latents = count;
     char note[200];
     snprintf(
         note, sizeof note,
-        "%zu stored tensors hold the keys' and values' matrices of all heads (kv_b_proj); they "
-        "are read as k_b_proj and v_b_proj of each head",
-        count);
+        "%zu stored tensors hold the keys' or values' matrices of all heads (%s); they are read "
+        "as k_b_proj and v_b_proj of each head",
+        count, stacked ? "attn_k_b, attn_v_b" : "kv_b_proj");
     return nib__checkpoint_add_note(cp, note, err);
+}
+
+bool nib__latent_fail(const nib_weight_query *q, nib_status *status)
+{
+    const nib_checkpoint *cp = q->cp;
+    const int64_t head = cp->nope + cp->value;
+    nib_fused_part part;
+    if (!nib__fused_part(&part, q->module, NIB_FUSED_HEADS) || head == 0)
+        return false;
+    const nib_tensor *codes = find_codes(cp, part.whole, strlen(part.whole));
+    if (codes == NULL || codes->rank != 2 || codes->shape[0] % head == 0)
+        return false;
+    *status = nib__fail(q->err, NIB_BAD_INPUT,
+                        "%s: has %" PRId64 " rows, which are not those of whole heads of %" PRId64
+                        " for keys (qk_nope_head_dim) and %" PRId64 " for values (v_head_dim)",
+                        codes->name, codes->shape[0], cp->nope, cp->value);
+    return true;
 }

@@ -131,8 +131,8 @@ NIB_INLINE bool nib__config_has_experts(const nib_config *c, int64_t layer)
            (moe->dense == NULL || !moe->dense[layer]);
 }
 
-/* Width of the vector that the cache keeps of a token, for latent attention: the latent vector, then
- * the rotated channels of the key. */
+/* Width of the vector that the cache keeps of a token, for latent attention: the latent vector,
+ * then the rotated channels of the key. */
 NIB_INLINE int64_t nib__config_latent_key(const nib_config *c)
 {
     return c->latent.rank + c->latent.rope;

@@ -127,8 +127,8 @@ static void put_family_keys(nib_jsonw *w, const nib_config *c)
             put_word(w, &keys[i], (int64_t)value);
             continue;
         }
-        if (keys[i].least <= 0 && keys[i].is != NIB_OWN_FLAG && keys[i].is != NIB_OWN_COUNT &&
-            value == 0) {
+        if (keys[i].least <= 0 && keys[i].is != NIB_OWN_FLAG &&
+            (keys[i].is != NIB_OWN_COUNT || keys[i].none) && value == 0) {
             nib__jsonw_key(w, keys[i].key);
             nib__jsonw_null(w);
         } else if (keys[i].is == NIB_OWN_FLAG)

@@ -6,7 +6,6 @@
 #include "published.h"
 
 #include "cache.h"
-#include "opening.h"
 #include "refused.h"
 
 #define DEEPSEEK                                                                                   \

@@ -75,6 +75,19 @@ def published(model_type, name, value):
     return [(name, value)]
 
 
+def to_fp8(value, block):
+    """DeepSeek's FP8: e4m3 codes and a scale for each square block. Returns both, and the values that they stand for."""
+    rows, columns = (-(-size // block) for size in value.shape)
+    padded = torch.zeros(rows * block, columns * block)
+    padded[:value.shape[0], :value.shape[1]] = value
+    blocks = padded.view(rows, block, columns, block)
+    scale = blocks.abs().amax(dim=(1, 3), keepdim=True).clamp(min=1e-12) / 448
+    codes = (blocks / scale).to(torch.float8_e4m3fn)
+    values = (codes.to(torch.float32) * scale).view(padded.shape)[:value.shape[0], :value.shape[1]]
+    codes = codes.view(padded.shape)[:value.shape[0], :value.shape[1]].contiguous()
+    return codes, scale.view(rows, columns), values.contiguous()
+
+
 def kept(length):
     return list(range(length)) if length <= 64 else sorted({*range(0, length, 37), length - 1})
 
@@ -83,6 +96,23 @@ def load_as(what):
     """The config of a model_type that transformers runs with the code of another."""
     others = {key: value for key, value in what["config"].items() if key != "model_type"}
     return transformers.AutoConfig.for_model(what["as"], **others)
+
+
+def store_fp8(stored, pairs, value, block):
+    """Stores the tensors of a parameter; returns its value as read back."""
+    read = []
+    for name, part in pairs:
+        if part.dim() == 2 and "_proj" in name:
+            codes, scale, values = to_fp8(part.to(torch.float32), block)
+            stored[name], stored[f"{name}_scale_inv"] = codes, scale
+            read.append(values)
+        else:
+            stored[name] = part
+            read.append(part)
+    if len(read) == 1:
+        return read[0]
+    parts = value.shape[0]  # of experts: gate and up of each, or down
+    return torch.stack([torch.cat(read[e * len(read) // parts:(e + 1) * len(read) // parts]) for e in range(parts)])
 
 
 def make(directory, family, what):
@@ -98,7 +128,11 @@ def make(directory, family, what):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             value = fill(name, parameter.shape, generator, what.get("norm", 1)).to(what["type"])
-            stored.update(published(what["config"]["model_type"], name, value))
+            pairs = published(what["config"]["model_type"], name, value)
+            if "fp8" in what:
+                value = store_fp8(stored, pairs, value, what["fp8"])
+            else:
+                stored.update(pairs)
             parameter.copy_(value.to(torch.float32))
         for name, buffer in model.named_buffers():
             if "e_score_correction_bias" in name:  # large enough to change choices

@@ -16,7 +16,8 @@ nib_status nib__weight_read_bytes(const nib_weight_query *q, const char *suffix,
     NIB_TRY(nib__weight_expect_matrix(q, suffix, codes, type));
     w->n = codes->shape[0];
     w->k = codes->shape[1];
-    w->layout = NIB_LAYOUT_BYTE;
+    w->layout = codes->stored_n > 0 ? NIB_LAYOUT_BYTE_T : NIB_LAYOUT_BYTE;
+    w->stored_n = codes->stored_n;
     w->codes = codes->data;
     w->rows = codes->rows;
     return NIB_OK;
@@ -53,6 +54,8 @@ nib_status nib__weight_read_grid(const nib_weight_query *q, const char *suffix, 
     w->scale_type = scales->type == NIB_TYPE_U8 && type != NIB_TYPE_NONE ? type : scales->type;
     w->scale_stride_n = one ? 0 : nib__scheme_groups(&w->scheme, w->k);
     w->scale_stride_g = one ? 0 : 1;
+    if (scales->stored_n > 0) /* transposed */
+        w->scale_stride_n = 1, w->scale_stride_g = scales->stored_n;
     return nib__weight_check_scales(q, suffix);
 }
 

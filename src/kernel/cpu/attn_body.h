@@ -467,15 +467,18 @@ static void attend_any(nib_tile *t)
     attend(t, t->a->cache.type, t->a->window > 0, t->turned != NULL);
 }
 #else
-#define FORMS(name, type)                                                                          \
-    static void attend_##name(nib_tile *t) { attend(t, type, false, false); }                      \
-    static void attend_window_##name(nib_tile *t) { attend(t, type, true, false); }                \
-    static void attend_latent_##name(nib_tile *t) { attend(t, type, true, true); }
-FORMS(f32, NIB_TYPE_F32)
-FORMS(f16, NIB_TYPE_F16)
-FORMS(bf16, NIB_TYPE_BF16)
-FORMS(i8, NIB_TYPE_I8)
-#undef FORMS
+static void attend_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, false, false); }
+static void attend_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, false, false); }
+static void attend_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, false, false); }
+static void attend_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, false, false); }
+static void attend_window_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, true, false); }
+static void attend_window_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, true, false); }
+static void attend_window_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, true, false); }
+static void attend_window_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, true, false); }
+static void attend_latent_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, true, true); }
+static void attend_latent_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, true, true); }
+static void attend_latent_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, true, true); }
+static void attend_latent_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, true, true); }
 #define FORM(name) (latent ? attend_latent_##name : windowed ? attend_window_##name : attend_##name)
 #endif
 

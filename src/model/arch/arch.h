@@ -25,6 +25,7 @@ typedef struct nib_family_key {
         NIB_OWN_CHECKED, /* only checked against least and most, not stored */
         NIB_OWN_TEXT     /* only checked against text, not stored */
     } is;
+    bool none;          /* NIB_OWN_COUNT: 0 stands for null */
     double absent;      /* default of transformers */
     double least, most; /* supported range */
     const char *text;   /* NIB_OWN_TEXT: the supported value; NIB_OWN_WORD: the supported ones */

@@ -58,14 +58,19 @@ int nib__block_latent(nib_build *b, const nib_config *c, int64_t layer, int x)
     return linear(b, y, NIB_ROLE_O, layer, "self_attn.o_proj", c->width, c->o_bias);
 }
 
+/* A width whose 0 is null in config.json. */
+#define WIDTH_OR_NONE(key_, gguf_, member, absent_)                                                \
+    {                                                                                              \
+        .key = key_, .gguf = gguf_, .at = offsetof(nib_config, member), .is = NIB_OWN_COUNT,       \
+        .none = true, .absent = absent_, .least = 0, .most = 1 << 16                               \
+    }
 #define LATENT_KEYS                                                                                \
     NIB_COUNT_KEY("kv_lora_rank", "attention.kv_lora_rank", latent.rank, 512, 1, 1 << 16),         \
-        NIB_COUNT_KEY("q_lora_rank", "attention.q_lora_rank", latent.query_rank, 1536, 0,          \
-                      1 << 16),                                                                    \
+        WIDTH_OR_NONE("q_lora_rank", "attention.q_lora_rank", latent.query_rank, 1536),            \
         NIB_COUNT_KEY("qk_nope_head_dim", NULL, latent.nope, 128, 1, 1 << 15),                     \
         NIB_COUNT_KEY("qk_rope_head_dim", NULL, latent.rope, 64, 2, 1 << 15),                      \
         NIB_COUNT_KEY("v_head_dim", NULL, latent.value, 128, 1, 1 << 16),                          \
-        NIB_COUNT_KEY("qk_head_dim", NULL, latent.head, 0, 0, 1 << 16)
+        WIDTH_OR_NONE("qk_head_dim", NULL, latent.head, 0)
 
 #define SHARED_KEYS(experts_, top_k_, ffn_, shared_, dense_)                                       \
     NIB_EXPERTS_KEY("n_routed_experts", experts_), NIB_TOP_K_KEY(top_k_),                          \
@@ -84,8 +89,8 @@ int nib__block_latent(nib_build *b, const nib_config *c, int64_t layer, int x)
 static const nib_family_key keys_of_v2[] = {
     LATENT_KEYS,
     SHARED_KEYS(64, 0, 1407, 2, 0),
-    NIB_COUNT_KEY("n_group", "expert_group_count", moe.groups, 1, 1, NIB_EXPERTS_MAX),
-    NIB_COUNT_KEY("topk_group", "expert_group_used_count", moe.top_groups, 1, 1, NIB_EXPERTS_MAX),
+    NIB_COUNT_KEY("n_group", NULL, moe.groups, 1, 1, NIB_EXPERTS_MAX),
+    NIB_COUNT_KEY("topk_group", NULL, moe.top_groups, 1, 1, NIB_EXPERTS_MAX),
     {.key = "topk_method",
      .at = offsetof(nib_config, moe.method),
      .is = NIB_OWN_WORD,
@@ -100,13 +105,12 @@ static const nib_family_key keys_of_v2[] = {
 static const nib_family_key keys_of_v3[] = {
     LATENT_KEYS,
     SHARED_KEYS(256, 8, 2048, 1, 3),
-    NIB_COUNT_KEY("n_group", "expert_group_count", moe.groups, 8, 1, NIB_EXPERTS_MAX),
-    NIB_COUNT_KEY("topk_group", "expert_group_used_count", moe.top_groups, 4, 1, NIB_EXPERTS_MAX),
-    NIB_COUNT_KEY("num_nextn_predict_layers", "nextn_predict_layers", moe.unread_layers, 1, 0, 64),
+    NIB_COUNT_KEY("n_group", NULL, moe.groups, 8, 1, NIB_EXPERTS_MAX),
+    NIB_COUNT_KEY("topk_group", NULL, moe.top_groups, 4, 1, NIB_EXPERTS_MAX),
+    NIB_COUNT_KEY("num_nextn_predict_layers", NULL, moe.unread_layers, 1, 0, 64),
     {.key = "topk_method", .is = NIB_OWN_TEXT, .text = "noaux_tc"},
     {.key = "scoring_func", .is = NIB_OWN_TEXT, .text = "sigmoid"},
     {.key = "norm_topk_prob",
-     .gguf = "expert_weights_norm",
      .at = offsetof(nib_config, moe.normalize),
      .is = NIB_OWN_FLAG,
      .absent = 1,
@@ -155,6 +159,7 @@ const nib_family_row nib__family_deepseek_v2 = {
     .name = "deepseek_v2",
     .class_name = "DeepseekV2ForCausalLM",
     .title = "DeepSeek-V2, V2-Lite, V2.5 and Coder-V2",
+    .gguf = "deepseek2",
     .keys = keys_of_v2,
     .experts = &of_v2,
     .interleaved = true,
@@ -173,6 +178,7 @@ const nib_family_row nib__family_deepseek_v3 = {
     .name = "deepseek_v3",
     .class_name = "DeepseekV3ForCausalLM",
     .title = "DeepSeek-V3, V3.1 and R1",
+    .gguf = "deepseek2",
     .keys = keys_of_v3,
     .experts = &of_v3,
     .interleaved = true,
@@ -186,6 +192,7 @@ const nib_family_row nib__family_kimi_k2 = {
     .name = "kimi_k2",
     .class_name = "DeepseekV3ForCausalLM",
     .title = "Kimi K2",
+    .gguf = "deepseek2", /* read as deepseek_v3, which it is but for the name */
     .keys = keys_of_v3,
     .experts = &of_v3,
     .interleaved = true,
