@@ -81,7 +81,7 @@ static nib_status read_arch(reader *r)
         const nib_family_row *row = nib__family_at(i);
         const bool named = row->gguf != NULL && strcmp(row->gguf, r->g->arch) == 0;
         any = any || (named && (row->experts != NULL) == (experts > 0));
-        any_gating = any_gating || (named && is_gated_so(row, gating));
+        any_gating = any_gating || (named && experts > 0 && is_gated_so(row, gating));
     }
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *row = nib__family_at(i);
