@@ -26,9 +26,7 @@ static void byte_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t cou
     memcpy(out, (const uint8_t *)w->codes + row * w->k + k0, (size_t)count);
 }
 
-static uint64_t byte_row_bytes(const nib_weight *w) { return (uint64_t)w->k; }
-
-static void transposed_bytes(const nib_weight *w, int64_t row, int64_t k0, int64_t count,
+static void transposed_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count,
                              int8_t *out)
 {
     const uint8_t *from = (const uint8_t *)w->codes + k0 * w->stored_n + row;
@@ -37,10 +35,9 @@ static void transposed_bytes(const nib_weight *w, int64_t row, int64_t k0, int64
 }
 
 /* Rows have gaps. */
-static uint64_t transposed_byte_bytes(const nib_weight *w)
-{
-    return (uint64_t)w->n * (uint64_t)w->k;
-}
+static uint64_t transposed_bytes(const nib_weight *w) { return (uint64_t)(w->n * w->k); }
+
+static uint64_t byte_row_bytes(const nib_weight *w) { return (uint64_t)w->k; }
 
 static void nibble_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out)
 {
@@ -62,8 +59,8 @@ static const nib_layout_ops layouts[NIB_LAYOUT_COUNT] = {
     [NIB_LAYOUT_FLOAT] = {.row_bytes = float_row_bytes},
     [NIB_LAYOUT_F64] = {.row_bytes = float_row_bytes},
     [NIB_LAYOUT_FLOAT_T] = {.bytes = float_bytes},
+    [NIB_LAYOUT_BYTE_T] = {.codes = transposed_codes, .bytes = transposed_bytes},
     [NIB_LAYOUT_BYTE] = {.codes = byte_codes, .row_bytes = byte_row_bytes},
-    [NIB_LAYOUT_BYTE_T] = {.codes = transposed_bytes, .bytes = transposed_byte_bytes},
     [NIB_LAYOUT_NIBBLE] = {.codes = nibble_codes, .row_bytes = nibble_row_bytes},
     [NIB_LAYOUT_WORDS] = {.codes = nib__words_codes, .row_bytes = nib__words_row_bytes},
     [NIB_LAYOUT_WORDS_ZEROS] = {.codes = nib__words_codes,

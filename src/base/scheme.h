@@ -256,6 +256,12 @@ NIB_INLINE int64_t nib__scale_tile(int64_t i, int64_t g, int64_t groups)
            g % 4;
 }
 
+/* Whether rows of the weight are columns of what is stored. */
+NIB_INLINE bool nib__weight_is_transposed(const nib_weight *w)
+{
+    return w->layout == NIB_LAYOUT_FLOAT_T || w->layout == NIB_LAYOUT_BYTE_T;
+}
+
 /* The stored row of row i. */
 NIB_INLINE int64_t nib__weight_place(const nib_weight *w, int64_t i)
 {

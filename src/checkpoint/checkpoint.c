@@ -9,6 +9,7 @@
 #include "fused.h"
 #include "gguf.h"
 #include "head_norms.h"
+#include "latent.h"
 #include "rotary.h"
 
 #include <inttypes.h>
@@ -197,6 +198,8 @@ static nib_status read_config(nib_checkpoint *cp, nib_err *err)
         status = nib__fused_heads(cp, nib__escape_string(a, path), text, size, err);
     if (status == NIB_OK)
         status = nib__experts_family(cp, nib__escape_string(a, path), text, size, err);
+    if (status == NIB_OK)
+        status = nib__latent_sizes(cp, nib__escape_string(a, path), text, size, err);
     if (status == NIB_OK && cp->meta_names)
         status = nib__rotary_find(cp, nib__escape_string(a, path), text, size, err);
     nib__release(&cp->allocator, text);
@@ -413,6 +416,7 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     NIB_TRY(read_config(cp, err));
     NIB_TRY(nib__experts_split(cp, err));
     NIB_TRY(nib__fused_split(cp, err));
+    NIB_TRY(nib__latent_split(cp, err));
     NIB_TRY(nib__head_norms_join(cp, err));
     cp->copies = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copies);
     cp->copy_sizes = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copy_sizes);
@@ -520,6 +524,8 @@ const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i) { return 
 unsigned nib__checkpoint_fused(const nib_checkpoint *cp) { return cp->fused; }
 
 size_t nib__checkpoint_stacks(const nib_checkpoint *cp) { return cp->stacks; }
+
+size_t nib__checkpoint_latents(const nib_checkpoint *cp) { return cp->latents; }
 
 const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp) { return cp->coding; }
 

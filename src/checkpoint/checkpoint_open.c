@@ -214,6 +214,7 @@ static nib_status add_gguf(nib_checkpoint *cp, nib_container *parsed, nib_err *e
     cp->gguf = parsed[0].gguf;
     cp->directory = NULL;
     nib__gguf_heads(cp->gguf, &cp->heads, &cp->kv_heads, &head);
+    nib__gguf_latent(cp->gguf, &cp->nope, &cp->value);
     NIB_TRY(nib__gguf_translate(parsed, (size_t)cp->file_count, &cp->arena, err));
     if (nib__rename_pairs(cp->gguf->arch)) {
         cp->paired = -1;

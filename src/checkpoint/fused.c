@@ -37,6 +37,10 @@ static const fused_row rows[] = {
      our_layers,
      "mlp.shared_expert.gate_up_proj",
      {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"}},
+    {NIB_FUSED_HEADS,
+     our_layers,
+     "self_attn.kv_b_proj",
+     {"self_attn.k_b_proj.#", "self_attn.v_b_proj.#"}},
     {NIB_FUSED_QKV, "blk.", "attn_qkv", {"attn_q", "attn_k", "attn_v"}},
     {NIB_FUSED_GATE_UP, "blk.", "ffn_up", {"ffn_gate", "ffn_up"}},
 };
@@ -110,7 +114,7 @@ static const fused_row *find_row(size_t *at, size_t *size, const char *name)
     for (size_t i = 0; i < COUNT(rows); i++) {
         *at = skip_layer(name, rows[i].layers);
         *size = *at > 0 ? match_module(name + *at, rows[i].whole) : 0;
-        if (*size > 0)
+        if (*size > 0 && rows[i].of != NIB_FUSED_HEADS)
             return &rows[i];
     }
     return NULL;
@@ -380,8 +384,11 @@ bool nib__fused_fail(const nib_weight_query *q, nib_status *status)
         *status = nib__fail(q->err, NIB_UNSUPPORTED,
                             "%s: holds the rows of %s and others, and cannot be split in the form "
                             "in which it is stored; use the unquantized model, or one quantized "
-                            "with scales per row",
-                            nib__escape_name(shown, sizeof shown, name, strlen(name)), q->shown);
+                            "with scales per %s",
+                            nib__escape_name(shown, sizeof shown, name, strlen(name)), q->shown,
+                            nib__fused_part(&part, q->module, NIB_FUSED_HEADS)
+                                ? "square block of which each half has whole ones"
+                                : "row");
         return true;
     }
     return false;

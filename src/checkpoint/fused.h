@@ -11,13 +11,15 @@
 #include "checkpoint_inside.h"
 
 /* Bits: which weights a family stores fused, or split by head (head_norms.h). EXPERTS: gate and up
- * of an expert, fused in the stacks of experts.h, which the writer writes apart. */
+ * of an expert, fused in the stacks of experts.h, which the writer writes apart. HEADS: halves of
+ * heads, which latent.h splits; only their names are here. */
 enum {
     NIB_FUSED_QKV = 1,
     NIB_FUSED_GATE_UP = 2,
     NIB_APART_HEAD_NORMS = 4,
     NIB_FUSED_EXPERTS = 8,
-    NIB_FUSED_ANY = NIB_FUSED_QKV | NIB_FUSED_GATE_UP | NIB_FUSED_EXPERTS
+    NIB_FUSED_HEADS = 16,
+    NIB_FUSED_ANY = NIB_FUSED_QKV | NIB_FUSED_GATE_UP | NIB_FUSED_EXPERTS | NIB_FUSED_HEADS
 };
 
 enum { NIB_FUSED_NAME = 256 };

@@ -6,6 +6,8 @@
  */
 #include "renames.h"
 
+#include "text.h"
+
 #include <stdio.h>
 
 /* Traits of an architecture. Norms: BEFORE attention and the MLP, the same with the MLP's called
@@ -127,6 +129,8 @@ static const rename_row in_layer[] = {
     {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", LATENT},
     {"attn_kv_a_norm", "self_attn.kv_a_layernorm", LATENT},
     {"attn_kv_b", "self_attn.kv_b_proj", LATENT},
+    {"attn_k_b", "self_attn.k_b_proj", LATENT},
+    {"attn_v_b", "self_attn.v_b_proj", LATENT},
 };
 
 /* Names that end otherwise than in the same suffix. */
@@ -217,6 +221,21 @@ static size_t take_expert(char out[NIB_RENAME_MAX], const char **number, const c
     return digits;
 }
 
+/* The part of a name without the number of a head, which is at the end in both. Returns the digits
+ * of the number; 0: there is none. */
+static size_t take_head(char out[NIB_RENAME_MAX], const char **number, const char *part,
+                        size_t size, bool from_gguf)
+{
+    size_t digits = 0;
+    while (digits < size && part[size - digits - 1] >= '0' && part[size - digits - 1] <= '9')
+        digits++;
+    if (digits == 0 || digits == size || part[size - digits - 1] != '.' || size >= NIB_RENAME_MAX)
+        return 0;
+    snprintf(out, NIB_RENAME_MAX, "%.*s", (int)(size - digits - 1), part);
+    *number = part + size - digits;
+    return nib__ends_with(out, from_gguf ? "_b" : "_b_proj") ? count_digits(*number) : 0;
+}
+
 /* Puts the number of an expert back into a name of the table. False: it is not that of a stack. */
 static bool put_expert(char out[EXPERT_NAME], const char *renamed, const char *number,
                        size_t digits, bool from_gguf)
@@ -237,7 +256,7 @@ static bool rename_any(char out[NIB_RENAME_MAX], const char *arch_name, const ch
     const char *from = from_gguf ? gguf_layers : our_layers,
                *to = from_gguf ? our_layers : gguf_layers;
     char stack[NIB_RENAME_MAX], expert[EXPERT_NAME];
-    size_t digits, expert_digits = 0;
+    size_t digits, expert_digits = 0, head_digits = 0;
     const char *part = skip_layer(name, from, &digits), *number = NULL;
     if (arch == NULL || part == NULL)
         return false;
@@ -251,7 +270,9 @@ static bool rename_any(char out[NIB_RENAME_MAX], const char *arch_name, const ch
             return false;
         const size_t size = (size_t)(end - part);
         expert_digits = digits > 0 ? take_expert(stack, &number, part, size, from_gguf) : 0;
-        row = expert_digits > 0
+        if (digits > 0 && expert_digits == 0)
+            head_digits = take_head(stack, &number, part, size, from_gguf);
+        row = expert_digits + head_digits > 0
                   ? find_row(in_layer, COUNT(in_layer), arch, stack, strlen(stack), from_gguf)
               : digits > 0 ? find_row(in_layer, COUNT(in_layer), arch, part, size, from_gguf)
                            : find_row(whole, COUNT(whole), arch, part, size, from_gguf);
@@ -261,7 +282,9 @@ static bool rename_any(char out[NIB_RENAME_MAX], const char *arch_name, const ch
     const char *renamed = from_gguf ? row->ours : row->gguf;
     if (expert_digits > 0 && !put_expert(expert, renamed, number, expert_digits, from_gguf))
         return false;
-    renamed = expert_digits > 0 ? expert : renamed;
+    if (head_digits > 0)
+        snprintf(expert, sizeof expert, "%s.%.*s", renamed, (int)head_digits, number);
+    renamed = expert_digits + head_digits > 0 ? expert : renamed;
     if (digits > 0)
         snprintf(out, NIB_RENAME_MAX, "%s%.*s.%s%s", to, (int)digits, name + strlen(from), renamed,
                  end);

@@ -17,7 +17,7 @@ bool nib__rename_pairs(const char *arch);
 double nib__rename_norm_offset(const char *arch);
 /* "blk.3.attn_q.weight" <-> "model.layers.3.self_attn.q_proj.weight" in a known architecture. An
  * expert's "mlp.experts.5.up_proj.weight" is the share "ffn_up_exps.5.weight" of a stack, which the
- * writer joins.
+ * writer joins; likewise a head's "self_attn.k_b_proj.5.weight" and "attn_k_b.5.weight".
  * False: no rule; out is untouched and the name stays. */
 bool nib__rename_from_gguf(char out[NIB_RENAME_MAX], const char *arch, const char *name);
 bool nib__rename_to_gguf(char out[NIB_RENAME_MAX], const char *arch, const char *name);

@@ -5,6 +5,7 @@
  */
 #include "dialect_table.h"
 #include "fused.h"
+#include "latent.h"
 #include "rotary.h"
 
 #include <inttypes.h>
@@ -381,7 +382,7 @@ nib_status nib__weight_read_static(const nib_weight_query *q, const char *scale,
 bool nib__weight_is_stacked(const nib_weight_query *q, const nib_tensor *codes)
 {
     (void)q;
-    return codes->rows != NULL || codes->stored_n > 0;
+    return nib__type_is_float(codes->type) && (codes->rows != NULL || codes->stored_n > 0);
 }
 
 nib_status nib__weight_plain(const nib_weight_query *q)
@@ -428,7 +429,8 @@ nib_status nib__weight_plain(const nib_weight_query *q)
 static nib_status fail_missing(const nib_weight_query *q)
 {
     nib_status status;
-    if (nib__weight_fail_unsupported(q, &status) || nib__fused_fail(q, &status))
+    if (nib__weight_fail_unsupported(q, &status) || nib__latent_fail(q, &status) ||
+        nib__fused_fail(q, &status))
         return status;
     if (nib__weight_meta(q, ".weight") != NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",

@@ -124,7 +124,7 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
                              (uint64_t)nib__weight_place(w, i) * nib__weight_row_bytes(w);
         const int64_t at = wide                          ? find_wide((const int8_t *)row, w->k)
                            : w->layout == NIB_LAYOUT_F64 ? find_f64(row, w->k)
-                           : w->layout == NIB_LAYOUT_FLOAT_T || w->layout == NIB_LAYOUT_BYTE_T
+                           : nib__weight_is_transposed(w)
                                ? find_transposed(w, i, bytes, mask)
                                : nib__find_bits(row, w->k, bytes, mask);
         if (at == w->k)

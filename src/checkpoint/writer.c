@@ -163,16 +163,36 @@ static nib_status join_tensor(nib_writer *w, size_t i, const nib_fused_part *fir
     return NIB_OK;
 }
 
-/* The name of a GGUF's stack, if the name is that of an expert's share (renames.h), and its number;
+/* What the shares of a GGUF's stacks belong to, by the end of the stack's name. */
+static const struct share_row {
+    const char *mark, *of;
+} shares[] = {{"_exps.", "expert"}, {".attn_k_b.", "head"}, {".attn_v_b.", "head"}};
+
+static const struct share_row *find_mark(const char **at, const char *name)
+{
+    for (size_t i = 0; i < COUNT(shares); i++)
+        if ((*at = strstr(name, shares[i].mark)) != NULL)
+            return &shares[i];
+    return NULL;
+}
+
+/* What a share's number counts: "expert". */
+static const char *owner_of(const char *name)
+{
+    const char *at;
+    return find_mark(&at, name)->of;
+}
+
+/* The name of a GGUF's stack, if the name is that of a share of one (renames.h), and its number;
  * -1: it is not. beside: the name of share number `other`. */
 static int64_t find_share(char whole[NIB_FUSED_NAME], char beside[NIB_FUSED_NAME], int64_t other,
                           const char *name)
 {
-    static const char mark[] = "_exps.";
-    const char *found = strstr(name, mark);
-    if (found == NULL)
+    const char *found;
+    const struct share_row *row = find_mark(&found, name);
+    if (row == NULL)
         return -1;
-    const char *number = found + strlen(mark);
+    const char *number = found + strlen(row->mark);
     const size_t digits = strspn(number, "0123456789"), before = (size_t)(number - name);
     if (digits == 0 || digits > 9 || number[digits] != '.' || strlen(name) >= NIB_FUSED_NAME - 12)
         return -1;
@@ -195,10 +215,11 @@ static nib_status join_experts(nib_writer *w, size_t i, const nib_name_index *na
             break;
         if (!can_join(e, &w->entries[next]) || e->shape[0] != w->entries[next].shape[0])
             return nib__fail(err, NIB_NOT_AS_ASKED,
-                             "%s: a GGUF stores all experts in one tensor, so this one must have "
-                             "the type and shape of expert 0; use the same recipe for all of them, "
+                             "%s: a GGUF stores all %ss in one tensor, so this one must have "
+                             "the type and shape of %s 0; use the same recipe for all of them, "
                              "or --format nibble",
-                             nib__escape_name(shown, sizeof shown, share, strlen(share)));
+                             nib__escape_name(shown, sizeof shown, share, strlen(share)),
+                             owner_of(e->name), owner_of(e->name));
         last->next = next;
         last = &w->entries[next];
         last->follows = true;
@@ -219,9 +240,10 @@ static nib_status join_stacks(nib_writer *w, const nib_name_index *names, const 
         const entry *e = &w->entries[i];
         if (find_share(whole, share, 0, e->name) > 0 && !e->follows)
             return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: a GGUF stores all experts in one tensor, and one before this is "
+                             "%s: a GGUF stores all %ss in one tensor, and one before this is "
                              "missing",
-                             nib__escape_name(shown, sizeof shown, e->name, strlen(e->name)));
+                             nib__escape_name(shown, sizeof shown, e->name, strlen(e->name)),
+                             owner_of(e->name));
     }
     return NIB_OK;
 }

@@ -240,6 +240,14 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          "keeps config.json beside the weights",
                          m->net.directory, nib__arch_name(c->arch),
                          (int)nib__family_of(c)->absent.window);
+    if (c->latent.rank > 0 && (!c->rope_interleaved || (c->rope_gain > 0 && c->rope_gain != 1)))
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: %s, which a GGUF of %s cannot record; --format nibble keeps "
+                         "config.json beside the weights",
+                         m->net.directory,
+                         c->rope_interleaved ? "mscale and mscale_all_dim differ"
+                                             : "rope_interleave is false",
+                         nib__arch_name(c->arch));
     if (!nib__gguf_experts_match(c))
         return nib__fail(
             err, NIB_UNSUPPORTED,

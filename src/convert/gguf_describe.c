@@ -32,6 +32,7 @@ static int file_type_of(nib_type type)
 
 static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch)
 {
+    const bool latent = c->latent.rank > 0;
     const struct {
         const char *name;
         int64_t value;
@@ -41,9 +42,9 @@ static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch
         {"embedding_length", c->width},
         {"feed_forward_length", c->ffn},
         {"attention.head_count", c->heads},
-        {"attention.head_count_kv", c->kv_heads},
-        {"attention.key_length", c->head_dim},
-        {"attention.value_length", c->head_dim},
+        {"attention.head_count_kv", latent ? 1 : c->kv_heads},
+        {"attention.key_length", latent ? nib__config_latent_key(c) : c->head_dim},
+        {"attention.value_length", latent ? c->latent.rank : c->head_dim},
         {"rope.dimension_count", nib__config_rope_dims(c)},
         {"vocab_size", c->vocab},
     };
@@ -52,6 +53,29 @@ static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch
         snprintf(key, sizeof key, "%s.%s", arch, sizes[i].name);
         nib__gguf_put_int(head, key, NIB_GGUF_U32, sizes[i].value);
     }
+}
+
+/* What llama.cpp reads of latent attention and its mixtures besides the keys of the family. */
+static void put_latent(nib_gguf_head *head, const nib_config *c, const char *arch)
+{
+    enum { SOFTMAX = 1, SIGMOID };
+    const struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = {{"attention.key_length_mla", c->head_dim},
+                   {"attention.value_length_mla", c->latent.value},
+                   {"expert_group_count", c->moe.groups},
+                   {"expert_group_used_count", c->moe.top_groups},
+                   {"expert_gating_func", c->moe.sigmoid ? SIGMOID : SOFTMAX}};
+    char key[80];
+    for (size_t i = 0; c->latent.rank > 0 && i < COUNT(numbers); i++) {
+        snprintf(key, sizeof key, "%s.%s", arch, numbers[i].name);
+        nib__gguf_put_int(head, key, NIB_GGUF_U32, numbers[i].value);
+    }
+    if (c->latent.rank == 0)
+        return;
+    snprintf(key, sizeof key, "%s.expert_weights_norm", arch);
+    nib__gguf_put_bool(head, key, c->moe.normalize);
 }
 
 static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *arch)
@@ -65,6 +89,8 @@ static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *ar
     nib__gguf_put_double(head, key, NIB_GGUF_F32, c->rope_theta);
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
         snprintf(key, sizeof key, "%s.%s", arch, keys[i].gguf != NULL ? keys[i].gguf : "");
+        if (keys[i].none && nib__keys_value(c, &keys[i]) == 0)
+            continue;
         if (keys[i].gguf != NULL && keys[i].is == NIB_OWN_FLAG)
             nib__gguf_put_bool(head, key, nib__keys_value(c, &keys[i]) != 0);
         else if (keys[i].gguf != NULL && keys[i].is == NIB_OWN_COUNT)
@@ -97,14 +123,16 @@ static void put_experts(nib_gguf_head *head, const nib_config *c, const char *ar
 /* Factors of llama3 and longrope are tensors, not keys. */
 static void put_rope(nib_gguf_head *head, const nib_config *c, const char *arch)
 {
-    const bool yarn = c->rope == NIB_ROPE_YARN, longrope = c->rope == NIB_ROPE_LONGROPE;
-    const double paper = yarn ? nib__rope_yarn_gain(c->rope_factor) : 1;
+    const bool yarn = c->rope == NIB_ROPE_YARN, longrope = c->rope == NIB_ROPE_LONGROPE,
+               latent = c->latent.rank > 0;
+    const double paper = yarn ? nib__rope_yarn_gain(c->rope_factor, 1) : 1;
     const struct {
         const char *name;
         bool is_written;
         double value;
     } numbers[] = {{"factor", yarn || c->rope == NIB_ROPE_LINEAR, c->rope_factor},
-                   {"attn_factor", yarn || longrope, c->rope_gain / paper},
+                   {"attn_factor", (yarn && !latent) || longrope, c->rope_gain / paper},
+                   {"yarn_log_multiplier", yarn && latent, 0.1 * c->latent.mscale},
                    {"yarn_beta_fast", yarn, c->rope_fast},
                    {"yarn_beta_slow", yarn, c->rope_slow}};
     char key[80];
@@ -153,6 +181,7 @@ void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *c, const c
     put_sizes(head, c, arch);
     put_numbers(head, c, arch);
     put_experts(head, c, arch);
+    put_latent(head, c, arch);
     put_rope(head, c, arch);
     put_windows(head, c, arch);
     if (file_type >= 0)

@@ -32,7 +32,7 @@ static bool is_result(const nib_graph *g, int value)
 /* The buffer of an input that dies here and may be overwritten; -1: none. */
 static int find_overwritable(const walk *w, const nib_graph_node *node, int at)
 {
-    const int input = nib__op_inplace_input(node->op, 0, node->heads);
+    const int input = node->part ? 0 : nib__op_inplace_input(node->op, 0, node->heads);
     if (input >= 0 && dies_at(w, node->in[input], at))
         return w->out->of[node->in[input]];
     if (nib__ops[node->op].commutes && dies_at(w, node->in[1 - input], at))
@@ -68,7 +68,7 @@ static nib_status assign_buffer(walk *w, int at, nib_err *err)
     const int64_t columns = w->graph->values[node->out].columns;
     if (!starts_result)
         buffer = find_overwritable(w, node, at);
-    if (buffer < 0 && nib__ops[node->op].always_inplace)
+    if (buffer < 0 && (node->part || nib__ops[node->op].always_inplace))
         return nib__fail(err, NIB_FAILED, "an input of %s is read again after it is overwritten",
                          nib__op_names[node->op]);
     if (buffer < 0 && !result)

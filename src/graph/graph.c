@@ -80,29 +80,43 @@ int nib__build_matrix(nib_build *b, nib_role role, int64_t layer, const char *pa
         part);
 }
 
+/* Adds matrix number `number` of a part. */
+static int add_numbered(nib_build *b, int64_t layer, const nib_expert_part *p, int64_t number,
+                        int64_t experts, int64_t top_k)
+{
+    const char *at = strstr(p->part, "%d");
+    char name[128];
+    snprintf(name, sizeof name, "%.*s%" PRId64 "%s", (int)(at - p->part), p->part, number, at + 2);
+    return add_weight(b,
+                      (nib_graph_weight){.kind = NIB_WEIGHT_MATRIX,
+                                         .role = p->role,
+                                         .layer = layer,
+                                         .experts = experts,
+                                         .top_k = top_k,
+                                         .n = p->n,
+                                         .k = p->k,
+                                         .bias = p->bias},
+                      name);
+}
+
 int nib__build_experts(nib_build *b, int64_t layer, const nib_routing *routing,
                        const nib_expert_part *parts, int count)
 {
     int first = 0;
     for (int64_t e = 0; e < routing->experts; e++)
         for (int i = 0; i < count; i++) {
-            const nib_expert_part *p = &parts[i];
-            const char *number = strstr(p->part, "%d");
-            char name[128];
-            snprintf(name, sizeof name, "%.*s%" PRId64 "%s", (int)(number - p->part), p->part, e,
-                     number + 2);
-            const int weight = add_weight(b,
-                                          (nib_graph_weight){.kind = NIB_WEIGHT_MATRIX,
-                                                             .role = p->role,
-                                                             .layer = layer,
-                                                             .experts = routing->experts,
-                                                             .top_k = routing->top_k,
-                                                             .n = p->n,
-                                                             .k = p->k,
-                                                             .bias = p->bias},
-                                          name);
+            const int weight =
+                add_numbered(b, layer, &parts[i], e, routing->experts, routing->top_k);
             first = e == 0 && i == 0 ? weight : first;
         }
+    return first;
+}
+
+int nib__build_heads(nib_build *b, int64_t layer, int64_t heads, const nib_expert_part *part)
+{
+    const int first = add_numbered(b, layer, part, 0, 1, 1);
+    for (int64_t h = 1; h < heads; h++)
+        (void)add_numbered(b, layer, part, h, 1, 1);
     return first;
 }
 
@@ -127,7 +141,8 @@ int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t heads
                                          .heads = heads,
                                          .bias = form.bias,
                                          .centered = form.centered,
-                                         .offset = form.offset},
+                                         .offset = form.offset,
+                                         .eps = form.eps},
                       part);
 }
 
@@ -226,6 +241,18 @@ int nib__emit_linear_experts(nib_build *b, int rows, int weight, int step,
     return add_node(b, node, weight_of(b, weight)->n * routing->top_k);
 }
 
+int nib__emit_linear_heads(nib_build *b, int x, int weight, int64_t heads)
+{
+    const nib_graph_weight *w = weight_of(b, weight);
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_LINEAR_HEADS,
+                                     .in = {x, NIB_NO_ID},
+                                     .weight = weight,
+                                     .weight_step = 1,
+                                     .heads = heads},
+                    columns_of(b, x) + heads * (w->n - w->k));
+}
+
 int nib__emit_combine(nib_build *b, int rows, int routing_value, const nib_routing *routing)
 {
     return add_node(b,
@@ -244,13 +271,23 @@ int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads)
         columns_of(b, x));
 }
 
-int nib__emit_rope(nib_build *b, int x, int64_t heads, int table)
+int nib__emit_norm_part(nib_build *b, int x, int weight)
+{
+    return add_node(
+        b,
+        (nib_graph_node){
+            .op = NIB_OP_NORM, .in = {x, NIB_NO_ID}, .weight = weight, .heads = 1, .part = true},
+        columns_of(b, x));
+}
+
+int nib__emit_rope(nib_build *b, int x, int64_t heads, int table, int64_t channel)
 {
     return add_node(b,
                     (nib_graph_node){.op = NIB_OP_ROPE,
                                      .in = {x, NIB_NO_ID},
                                      .weight = NIB_NO_ID,
                                      .heads = heads,
+                                     .channel = channel,
                                      .table = table},
                     columns_of(b, x));
 }
@@ -262,6 +299,8 @@ void nib__emit_store(nib_build *b, int k, int v)
 
 int nib__emit_attention(nib_build *b, int q, nib_attention attention)
 {
+    const int64_t columns =
+        attention.value_dim > 0 ? attention.heads * attention.value_dim : columns_of(b, q);
     return add_node(b,
                     (nib_graph_node){.op = NIB_OP_ATTN,
                                      .in = {q, NIB_NO_ID},
@@ -271,7 +310,7 @@ int nib__emit_attention(nib_build *b, int q, nib_attention attention)
                                      .cap = attention.cap,
                                      .window = attention.window,
                                      .chunked = attention.chunked},
-                    columns_of(b, q));
+                    columns);
 }
 
 int nib__emit_swiglu(nib_build *b, nib_gating gating, int gate, int up)

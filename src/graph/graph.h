@@ -36,6 +36,7 @@ typedef struct nib_graph_weight {
     size_t index;      /* among the weights of its kind */
     int64_t heads;     /* of a norm: heads with their own weights, [heads][n / heads]; 1: shared */
     bool bare;         /* a norm: `name` is the whole name of its tensor */
+    double eps;        /* of a norm; 0: the config's */
     bool shares_input; /* a linear layer with the same input as the one before it */
 } nib_graph_weight;
 
@@ -51,9 +52,11 @@ typedef struct nib_graph_node {
     int out;                    /* value; NIB_NO_ID: writes state */
     int weight;                 /* weight; ROUTE: the bias; ATTN: the sinks; NIB_NO_ID: none, which
                                    for a NORM means 1 */
-    int weight_step;            /* LINEAR_EXPERTS: from one expert's weight to the next one's */
+    int weight_step;            /* LINEAR_EXPERTS, LINEAR_HEADS: from one weight to the next one */
     int64_t layer;              /* decoder layer, whose state it reads or writes; -1: none */
-    int64_t heads;              /* NORM, ROPE, ATTN: rows per token */
+    int64_t heads;              /* NORM, ROPE, ATTN, LINEAR_HEADS: rows per token */
+    int64_t channel;            /* ROPE: the first channel of a head that rotates */
+    bool part;                  /* NORM: of the first channels alone, in place */
     double scale, cap;          /* ATTN, SCALE: nib_attn's, nib_scale's; SWIGLU: alpha and limit */
     int64_t window;             /* ATTN: nib_attn's */
     bool chunked;               /* ATTN: nib_attn's */
@@ -115,12 +118,15 @@ typedef struct nib_expert_part {
  * id + e * count + p. */
 int nib__build_experts(nib_build *b, int64_t layer, const nib_routing *routing,
                        const nib_expert_part *parts, int count);
+/* Adds a matrix for each head; %d is the head. Returns the first id; they are one apart. */
+int nib__build_heads(nib_build *b, int64_t layer, int64_t heads, const nib_expert_part *part);
 /* A copy that lives as long as the graph. */
 const nib_routing *nib__build_routing(nib_build *b, const nib_routing *routing);
 /* The form of a family's norms. */
 typedef struct nib_norm_form {
     bool centered, bias;
     double offset;
+    double eps; /* 0: the config's */
 } nib_norm_form;
 int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t heads, int64_t n,
                     nib_norm_form form);
@@ -133,12 +139,17 @@ int nib__emit_embed(nib_build *b, int weight);
 int nib__emit_linear(nib_build *b, int x, int weight);
 /* Normalizes each of a token's `heads` rows; 1: the whole token. weight NIB_NO_ID: all 1. */
 int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads);
-int nib__emit_rope(nib_build *b, int x, int64_t heads, int table);
-/* Stores keys and values in the state of their layer. Attention reads that state. */
+/* Normalizes the first channels of each token, as many as the weight has, in place. */
+int nib__emit_norm_part(nib_build *b, int x, int weight);
+/* channel: the first of each head that rotates. */
+int nib__emit_rope(nib_build *b, int x, int64_t heads, int table, int64_t channel);
+/* Stores keys and values in the state of their layer. Attention reads that state. v NIB_NO_ID:
+ * values are the keys' first dimensions. */
 void nib__emit_store(nib_build *b, int k, int v);
 typedef struct nib_attention {
     int64_t heads, window;
     bool chunked;
+    int64_t value_dim; /* 0: that of the keys */
     double scale, cap;
     int sinks; /* weight; NIB_NO_ID: none */
 } nib_attention;
@@ -158,6 +169,9 @@ int nib__emit_dispatch(nib_build *b, int x, int routing_value, const nib_routing
 /* weight: the first expert's; those of the others are `step` apart. */
 int nib__emit_linear_experts(nib_build *b, int rows, int weight, int step,
                              const nib_routing *routing);
+/* Multiplies each of a token's `heads` rows by the weight of its head, [n][k]: the first k channels
+ * become n, and those after them stay. */
+int nib__emit_linear_heads(nib_build *b, int x, int weight, int64_t heads);
 int nib__emit_combine(nib_build *b, int rows, int routing_value, const nib_routing *routing);
 /* Returns x itself if the factor is 0 or 1 and there is no cap. */
 int nib__emit_scale(nib_build *b, int x, double scale, double cap);

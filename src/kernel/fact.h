@@ -19,6 +19,7 @@ typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG
     X(LINEAR_DX, "linear_dx")           /* dx = dy W */                                            \
     X(LINEAR_DW, "linear_dw")           /* dW = dy^T x */                                          \
     X(LINEAR_EXPERTS, "linear_experts") /* each row by the weight of its expert */                 \
+    X(LINEAR_HEADS, "linear_heads")     /* each head by its own weight */                          \
     X(QUANT, "quant")                   /* activations to the form that a linear row reads */      \
     X(QUANT_W, "quant_w")               /* weights to codes, scales and zeros */                   \
     X(DEQUANT, "dequant")                                                                          \
@@ -153,6 +154,7 @@ typedef enum nib_layout_hint {
     X(LAYOUT_HINT, ENUM, "layout", "the layer", "the requested layout", nib__layout_hint_names)    \
     X(TOP_K, INT, "top_k", "the request", "the number of top-k candidates", NULL)                  \
     X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \
+    X(LATENT, FLAG, "latent", "the layer", "values inside keys", NULL)                             \
     X(CACHE, ENUM, "cache", "the request", "the KV cache type", nib__type_names)                   \
     X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \
     X(BUILT, FLAG, "built", "this program", "this kernel", NULL)                                   \

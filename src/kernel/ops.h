@@ -14,6 +14,7 @@ enum {
     NIB_CODES_PAD = 64,      /* rows of activation codes are zero-padded to a multiple of this */
     NIB_LANES = 16,          /* virtual lanes of every float reduction */
     NIB_SOFTMAX_BLOCK = 256, /* absolute positions per softmax block */
+    NIB_ATTN_ROWS = 8,       /* queries that the CPU's attention computes together */
     NIB_CACHE_BLOCK = 64,    /* positions per cache block; divides NIB_SOFTMAX_BLOCK */
     NIB_QUANT_LANES = 64,    /* lanes of the sums over a group of weights being quantized */
 };
@@ -151,7 +152,7 @@ typedef struct nib_norm_quant {
 /* Rotates pairs (i, i + dims/2) of each head, or (2i, 2i + 1), in place; channels from `dims` on
  * are unchanged. */
 typedef struct nib_rope {
-    float *x;                /* [m][ldx], heads of head_dim from the row's start */
+    float *x;                /* [m][ldx], heads of head_dim; from the first channel that rotates */
     const int32_t *position; /* [m] */
     const float *cos_sin;    /* [positions][dims]: dims/2 cosines, then dims/2 sines */
     int64_t m, heads, head_dim, dims, ldx;
@@ -168,12 +169,20 @@ typedef struct nib_rope {
  * both divisions round to f32. If s is not a normal number, codes are 0 and s is 1; if some x is
  * not finite, codes are 0 and s is NaN. */
 typedef struct nib_cache {
-    void *keys, *values;
+    void *keys;
+    void *values;          /* NULL: values are the first value_dim dimensions of the keys */
     nib_type type;         /* F32, F16, BF16 or I8 */
     const int32_t *tables; /* [sequences][table_ld]: the block for each NIB_CACHE_BLOCK positions */
     int64_t table_ld, kv_heads, head_dim;
+    int64_t value_dim;   /* without values of their own; else they have head_dim dimensions */
     int64_t block_heads; /* heads from one block to the next; GPU rows assume kv_heads */
 } nib_cache;
+
+/* Dimensions of a value. */
+NIB_INLINE int64_t nib__cache_value_dim(const nib_cache *c)
+{
+    return c->values != NULL ? c->head_dim : c->value_dim;
+}
 
 NIB_INLINE int64_t nib__cache_value_bytes(nib_type type)
 {
@@ -188,7 +197,7 @@ NIB_INLINE int64_t nib__cache_bytes(nib_type type, int64_t head_dim, int64_t pos
 
 /* Rounds keys and values of m slots into the cache. */
 typedef struct nib_store_kv {
-    const float *k, *v; /* [m][ld] */
+    const float *k, *v; /* [m][ld]; v NULL: the cache has no values of their own */
     int64_t ld, m;
     const int32_t *sequence, *position; /* [m] */
     nib_cache cache;

@@ -32,8 +32,10 @@ static void count_linear(const nib_runner *r, const nib_node *n, double tokens, 
 {
     const nib_weight *w = &r->weights[n->site].w;
     const bool has_experts = n->op == NIB_OP_LINEAR_EXPERTS;
-    const double rows = tokens * (has_experts ? (double)n->of->routing->top_k : 1);
-    double read = 1; /* weights that a pass reads; of experts as many as it chooses, if evenly */
+    const double heads = n->op == NIB_OP_LINEAR_HEADS ? (double)n->of->heads : 1,
+                 rows = tokens * (has_experts ? (double)n->of->routing->top_k : heads);
+    double read =
+        heads; /* weights that a pass reads; of experts as many as it chooses, if evenly */
     if (has_experts)
         read = (double)n->of->routing->experts *
                (1 - pow(1 - nib__layer_share(n->uses->layer), tokens / of.passes));
@@ -56,11 +58,11 @@ static double positions_seen(work of, const nib_graph_node *attention)
 
 static void count_attention(const nib_runner *r, const nib_node *n, work of, nib_op_line *out)
 {
-    const nib_config *c = &r->net->config;
-    const double position = (double)nib__cache_bytes(r->kv.type, c->head_dim, 1);
-    const double seen = positions_seen(of, n->of);
-    out->operations = 4 * seen * (double)(c->heads * c->head_dim);
-    out->bytes = 2 * seen * (double)c->kv_heads * position;
+    const nib_cache cache = nib__kv_layer(&r->kv, n->layer);
+    const double seen = positions_seen(of, n->of),
+                 dims = (double)(cache.head_dim + nib__cache_value_dim(&cache));
+    out->operations = 2 * seen * (double)n->of->heads * dims;
+    out->bytes = seen * (double)nib__kv_position_bytes(&r->kv);
 }
 
 /* Bytes of f32 rows that an operation reads and writes. */
@@ -76,7 +78,7 @@ static double row_bytes(const nib_runner *r, const nib_node *n)
 static nib_op_line line_of(const bench *b, const nib_node *n, int64_t m, work of)
 {
     const nib_runner *r = &b->session->runner;
-    const bool is_linear = n->op == NIB_OP_LINEAR || n->op == NIB_OP_LINEAR_EXPERTS,
+    const bool is_linear = n->op == NIB_OP_LINEAR || n->weight_count > 0,
                on_device = n->side == NIB_SIDE_GPU;
     const bool is_last = n->to == NIB_BUFFER_LOGITS; /* the head, and the scaling of logits */
     const double tokens = n->wanted_only || is_last ? of.outputs : of.tokens;

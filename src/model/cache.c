@@ -10,14 +10,25 @@
 
 nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t context, nib_type type)
 {
+    const bool latent = c->latent.rank > 0;
     return (nib_kv_shape){.layers = c->layers,
-                          .kv_heads = c->kv_heads,
-                          .head_dim = c->head_dim,
+                          .kv_heads = latent ? 1 : c->kv_heads,
+                          .head_dim = latent ? nib__config_latent_key(c) : c->head_dim,
+                          .value_dim = c->latent.rank,
                           .sequences = sequences,
                           .context = context,
                           .type = type,
                           .window = c->window,
                           .window_layers = c->window_layers};
+}
+
+/* Keys and values, or keys alone. */
+static int64_t sides_of(const nib_kv_shape *s) { return s->value_dim > 0 ? 1 : 2; }
+
+uint64_t nib__kv_shape_bytes(const nib_kv_shape *s)
+{
+    return (uint64_t)(sides_of(s) * s->layers * s->kv_heads *
+                      nib__cache_bytes(s->type, s->head_dim, 1));
 }
 
 /* 0: the layer keeps all positions, because it has no window or the context is not much longer. */
@@ -56,7 +67,7 @@ static nib_status size_group(nib_kv_group *g, const nib_kv_shape *s, bool on_gpu
                          "fewer sequences",
                          s->sequences, each, INT32_MAX);
     g->blocks = each * s->sequences;
-    if (!nib__mul(&heads, (uint64_t)s->kv_heads, (uint64_t)(2 * g->layers)) ||
+    if (!nib__mul(&heads, (uint64_t)s->kv_heads, (uint64_t)(sides_of(s) * g->layers)) ||
         !nib__mul(&all, heads, (uint64_t)g->blocks) ||
         !nib__mul(&g->block_bytes, all, (uint64_t)head) || g->block_bytes > INT64_MAX / 2)
         return nib__fail(err, NIB_NO_MEMORY,
@@ -162,6 +173,8 @@ nib_status nib__kv_open(nib_kv *out, const nib_kv_shape *shape, nib_gpu *gpu,
                  .layers = shape->layers,
                  .kv_heads = shape->kv_heads,
                  .head_dim = shape->head_dim,
+                 .value_dim = shape->value_dim,
+                 .sides = sides_of(shape),
                  .sequences = shape->sequences,
                  .context = shape->context,
                  .type = shape->type,
@@ -333,9 +346,10 @@ void nib__kv_share(nib_kv *kv, int64_t from, int64_t to, int64_t positions)
 nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer)
 {
     const nib_kv_group *g = &kv->groups[kv->group_of[layer]];
-    char *keys = g->block + (uint64_t)(2 * kv->place[layer]) * g->side_bytes;
+    char *keys = g->block + (uint64_t)(kv->sides * kv->place[layer]) * g->side_bytes;
     return (nib_cache){.keys = keys,
-                       .values = keys + g->side_bytes,
+                       .values = kv->sides > 1 ? keys + g->side_bytes : NULL,
+                       .value_dim = kv->value_dim,
                        .type = kv->type,
                        .tables = kv->gpu != NULL ? g->gpu_tables : g->tables,
                        .table_ld = kv->table_ld,
@@ -382,7 +396,7 @@ int64_t nib__kv_used_blocks(const nib_kv *kv)
 
 uint64_t nib__kv_position_bytes(const nib_kv *kv)
 {
-    return (uint64_t)(2 * kv->kv_heads * nib__cache_bytes(kv->type, kv->head_dim, 1));
+    return (uint64_t)(kv->sides * kv->kv_heads * nib__cache_bytes(kv->type, kv->head_dim, 1));
 }
 
 bool nib__kv_has_window(const nib_kv *kv, int64_t layer)
@@ -435,8 +449,9 @@ static void copy_elements(char *to, int64_t step_to, const char *from, int64_t s
 static void copy_side(const nib_kv *kv, bool keys, bool out, char *block, char *rows, int64_t count)
 {
     const int64_t dim = kv->head_dim, bytes = nib__cache_value_bytes(kv->type),
-                  vector = nib__cache_bytes(kv->type, dim, 1), row = 2 * kv->kv_heads * vector,
-                  step = keys ? NIB_CACHE_BLOCK : 1, next = keys ? 1 : dim;
+                  vector = nib__cache_bytes(kv->type, dim, 1),
+                  row = kv->sides * kv->kv_heads * vector, step = keys ? NIB_CACHE_BLOCK : 1,
+                  next = keys ? 1 : dim;
     for (int64_t h = 0; h < kv->kv_heads; h++, rows += vector) {
         char *const head = block + h * NIB_CACHE_BLOCK * vector,
                     *scales = head + NIB_CACHE_BLOCK * dim * bytes;
@@ -468,7 +483,8 @@ nib_status nib__kv_read(const nib_kv *kv, int64_t sequence, int64_t layer, int64
                         int64_t count, void *out, void *scratch, nib_err *err)
 {
     char *rows = out;
-    for (int keys = 1; keys >= 0; keys--, rows += nib__kv_position_bytes(kv) / 2) {
+    for (int64_t i = 0; i < kv->sides; i++, rows += nib__kv_position_bytes(kv) / 2) {
+        const bool keys = i == 0;
         char *side = find_side(kv, sequence, layer, block, keys);
         if (kv->gpu != NULL)
             NIB_TRY(nib__gpu_read(kv->gpu, scratch, side, block_side_bytes(kv), err));
@@ -481,7 +497,8 @@ nib_status nib__kv_write(nib_kv *kv, int64_t sequence, int64_t layer, int64_t bl
                          const void *from, void *scratch, nib_err *err)
 {
     char *rows = (char *)(uintptr_t)from; /* only read */
-    for (int keys = 1; keys >= 0; keys--, rows += nib__kv_position_bytes(kv) / 2) {
+    for (int64_t i = 0; i < kv->sides; i++, rows += nib__kv_position_bytes(kv) / 2) {
+        const bool keys = i == 0;
         char *side = find_side(kv, sequence, layer, block, keys);
         copy_side(kv, keys, false, kv->gpu != NULL ? scratch : side, rows, count);
         if (kv->gpu != NULL)

@@ -25,10 +25,13 @@ typedef struct nib_kv_shape {
     nib_type type;
     int64_t window;            /* positions a query sees, including its own; 0: all */
     const bool *window_layers; /* [layers] layers that have the window; NULL: all */
+    int64_t value_dim;         /* > 0: no values are kept; they are the keys' first dimensions */
 } nib_kv_shape;
 
 nib_kv_shape nib__kv_shape(const nib_config *config, int64_t sequences, int64_t context,
                            nib_type type);
+/* Bytes of a position in all layers. */
+uint64_t nib__kv_shape_bytes(const nib_kv_shape *shape);
 /* Bytes of all keys and values, and what a windowed layer holds per sequence. */
 typedef struct nib_kv_size {
     uint64_t bytes;
@@ -61,8 +64,9 @@ typedef struct nib_kv_group {
 typedef struct nib_kv {
     const nib_allocator *allocator;
     nib_gpu *gpu; /* holds keys, values and a copy of the tables; NULL: the CPU does */
-    int64_t layers, kv_heads, head_dim, sequences, context;
+    int64_t layers, kv_heads, head_dim, value_dim, sequences, context;
     nib_type type;
+    int64_t sides; /* 2: keys and values; 1: keys alone */
     int64_t table_ld;
     nib_kv_group groups[NIB_KV_GROUPS];
     int64_t group_count;
@@ -95,8 +99,8 @@ nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer);
 
 /* ---- the content of a sequence, in the same order on every device ----
  *
- * A position has the key of each head, then the value of each head; I8: each followed by its
- * scale. */
+ * A position has the key of each head, then the value of each head, if the cache has values; I8:
+ * each followed by its scale. */
 
 /* Bytes of a position in a layer. */
 uint64_t nib__kv_position_bytes(const nib_kv *kv);

@@ -38,6 +38,7 @@ typedef struct reader {
     nib_layers_given layers;
     nib_keys_given keys;
     bool bias, bias_given; /* attention_bias */
+    int64_t head_dim;      /* as given; 0: absent */
     int64_t longest;       /* model_max_length; 0: absent */
     unsigned classes;      /* bit per nib_arch whose class `architectures` names */
     nib_type dtypes[2];    /* dtype and torch_dtype, its older name */
@@ -60,6 +61,9 @@ static const char *const harmless[] = {"_name_or_path",
                                        "residual_dropout",
                                        "resid_pdrop",
                                        "embd_pdrop",
+                                       "ep_size", /* how DeepSeek's own code runs and trains */
+                                       "aux_loss_alpha",
+                                       "seq_aux",
                                        "attn_pdrop",
                                        "transformers_version",
                                        "unk_token_id",
@@ -152,6 +156,13 @@ static bool read_flag(reader *r, size_t at)
     bool *out = member_at(r, at);
     *out = false;
     return nib__config_flag(&r->json, out);
+}
+
+static bool read_head_dim(reader *r, size_t at)
+{
+    const bool read = read_size(r, at);
+    r->head_dim = r->c.head_dim;
+    return read;
 }
 
 static bool read_bias(reader *r, size_t at)
@@ -311,7 +322,7 @@ static const struct {
     {"num_hidden_layers", read_size, AT(c.layers)},
     {"num_attention_heads", read_size, AT(c.heads)},
     {"num_key_value_heads", read_size, AT(c.kv_heads)},
-    {"head_dim", read_size, AT(c.head_dim)},
+    {"head_dim", read_head_dim, AT(c.head_dim)},
     {"vocab_size", read_size, AT(c.vocab)},
     {"max_position_embeddings", read_size, AT(c.context)},
     {"model_max_length", read_size, AT(longest)},
@@ -579,6 +590,20 @@ static void report_overruled(const reader *r)
                                   "dtype, its newer name, takes precedence");
 }
 
+/* Latent attention has head sizes of its own; transformers writes qk_rope_head_dim as head_dim. */
+static void report_head_dim(const reader *r)
+{
+    const nib_config *c = &r->c;
+    char asked[32], done[32];
+    if (c->latent.rank == 0 || r->head_dim == 0 || r->head_dim == c->latent.rope ||
+        r->head_dim == c->head_dim)
+        return;
+    nib__format(asked, sizeof asked, "%" PRId64, r->head_dim);
+    nib__format(done, sizeof done, "%" PRId64, c->head_dim);
+    nib__ledger_add_overruled(r->ledger, "config-key", "head_dim", asked, done,
+                              "qk_nope_head_dim and qk_rope_head_dim decide");
+}
+
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
@@ -611,7 +636,9 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     NIB_TRY(nib__rope_apply(c, &r.rope, name, ledger, err));
     if (r.family->complete != NULL)
         r.family->complete(c);
+    report_head_dim(&r);
     NIB_TRY(nib__config_check_mixture(c, name, err));
+    NIB_TRY(nib__config_check_latent(c, name, err));
     *out = *c;
     return NIB_OK;
 }

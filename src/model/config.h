@@ -35,7 +35,10 @@ typedef enum nib_arch {
     NIB_ARCH_GRANITE_MOE,
     NIB_ARCH_GLM4_MOE,
     NIB_ARCH_GPT_OSS,
-    NIB_ARCH_LLAMA4
+    NIB_ARCH_LLAMA4,
+    NIB_ARCH_DEEPSEEK_V2,
+    NIB_ARCH_DEEPSEEK_V3,
+    NIB_ARCH_KIMI_K2
 } nib_arch;
 
 typedef enum nib_rope_kind {
@@ -63,12 +66,25 @@ typedef struct nib_mixture {
     double scale;               /* of the weights; 0: 1 */
     double balance;             /* in training: coefficient of the load-balancing loss; 0: none */
     int64_t groups, top_groups; /* as in nib_routing; 0: 1 */
+    int64_t method;             /* DeepSeek-V2's topk_method: 1: by groups */
     int64_t unread_layers;      /* after the model's, to predict further tokens: not read */
 } nib_mixture;
+
+/* Multi-head latent attention (DeepSeek-AI, 2024): keys and values of all heads are made from one
+ * vector per token. A head of a query has `nope` channels that do not rotate, then `rope` that
+ * do. */
+typedef struct nib_latent {
+    int64_t rank;       /* width of the vector; 0: the usual attention */
+    int64_t query_rank; /* width of the vector that queries are made from; 0: the hidden state */
+    int64_t nope, rope, value; /* channels of a head: of queries and keys, and of values */
+    int64_t head;              /* nope + rope as config.json gives it; 0: absent */
+    double mscale;             /* yarn's mscale_all_dim, which also scales scores; 0: absent */
+} nib_latent;
 
 typedef struct nib_config {
     nib_arch arch;
     nib_mixture moe;
+    nib_latent latent;
     int64_t layers, width, ffn, heads, kv_heads, head_dim, vocab, context;
     double norm_eps, rope_theta;
     nib_rope_kind rope;
@@ -119,6 +135,13 @@ NIB_INLINE bool nib__config_has_experts(const nib_config *c, int64_t layer)
     const nib_mixture *moe = &c->moe;
     return moe->experts > 0 && layer >= moe->first && (layer + 1) % moe->interval == 0 &&
            (moe->dense == NULL || !moe->dense[layer]);
+}
+
+/* Width of the vector that the cache keeps of a token, for latent attention: the latent vector,
+ * then the rotated channels of the key. */
+NIB_INLINE int64_t nib__config_latent_key(const nib_config *c)
+{
+    return c->latent.rank + c->latent.rope;
 }
 
 /* Window of a layer; 0: it sees all positions. */

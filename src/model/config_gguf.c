@@ -53,27 +53,41 @@ static const char *eps_key(const nib_config *c)
                                                  : "attention.layer_norm_epsilon";
 }
 
+#define GATING "expert_gating_func"
+enum { GATING_SOFTMAX = 1 /* or absent */, GATING_SIGMOID = 2 };
+
+/* Whether the family chooses experts by this function: only sigmoid has a bias that chooses. */
+static bool is_gated_so(const nib_family_row *row, int64_t gating)
+{
+    return row->experts != NULL &&
+           (row->experts->choice_bias != NULL) == (gating == GATING_SIGMOID);
+}
+
 /* Takes the first family with this name: GGUF calls mistral llama, too; and mixtral, which has
- * experts. */
+ * experts; deepseek2 is DeepSeek-V2, or V3 if experts are chosen by sigmoid. */
 static nib_status read_arch(reader *r)
 {
     char shown[64], families[320], key[96];
-    int64_t experts = 0;
-    bool found, any = false;
+    int64_t experts = 0, gating = 0;
+    bool found, any = false, any_gating = false;
     if (r->g->arch == NULL)
         return nib__fail(r->err, NIB_BAD_INPUT, "%s: key \"general.architecture\" is missing",
                          r->g->name);
     snprintf(key, sizeof key, "%.64s.expert_count", r->g->arch);
     NIB_TRY(nib__gguf_int(&experts, &found, r->g, key, r->err));
+    snprintf(key, sizeof key, "%.64s." GATING, r->g->arch);
+    NIB_TRY(nib__gguf_int(&gating, &found, r->g, key, r->err));
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *row = nib__family_at(i);
         const bool named = row->gguf != NULL && strcmp(row->gguf, r->g->arch) == 0;
         any = any || (named && (row->experts != NULL) == (experts > 0));
+        any_gating = any_gating || (named && experts > 0 && is_gated_so(row, gating));
     }
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_family_row *row = nib__family_at(i);
         if (row->gguf == NULL || strcmp(row->gguf, r->g->arch) != 0 ||
-            (any && (row->experts != NULL) != (experts > 0)))
+            (any && (row->experts != NULL) != (experts > 0)) ||
+            (any_gating && !is_gated_so(row, gating)))
             continue;
         r->arch = row->gguf;
         r->c->arch = (nib_arch)i;
@@ -182,11 +196,13 @@ static void detect_biases(reader *r)
     const struct {
         const char *name;
         bool *out;
-    } biases[] = {{"self_attn.q_proj", &c->qkv_bias}, {"self_attn.k_proj", &c->qkv_bias},
-                  {"self_attn.v_proj", &c->qkv_bias}, {"self_attn.o_proj", &c->o_bias},
-                  {"mlp.gate_proj", &c->mlp_bias},    {"mlp.up_proj", &c->mlp_bias},
-                  {"mlp.down_proj", &c->mlp_bias},    {"mlp.c_fc", &c->mlp_bias},
-                  {"mlp.c_proj", &c->mlp_bias}};
+    } biases[] = {
+        {"self_attn.q_proj", &c->qkv_bias},   {"self_attn.k_proj", &c->qkv_bias},
+        {"self_attn.v_proj", &c->qkv_bias},   {"self_attn.o_proj", &c->o_bias},
+        {"self_attn.q_a_proj", &c->qkv_bias}, {"self_attn.kv_a_proj_with_mqa", &c->qkv_bias},
+        {"mlp.gate_proj", &c->mlp_bias},      {"mlp.up_proj", &c->mlp_bias},
+        {"mlp.down_proj", &c->mlp_bias},      {"mlp.c_fc", &c->mlp_bias},
+        {"mlp.c_proj", &c->mlp_bias}};
     for (size_t i = 0; i < COUNT(biases); i++) {
         char name[64];
         snprintf(name, sizeof name, "%s%s.bias", layer, biases[i].name);
@@ -363,15 +379,21 @@ static nib_status read_yarn(reader *r)
                    {"rope.scaling.attn_factor", &attn_factor}};
     for (size_t i = 0; i < COUNT(numbers); i++)
         NIB_TRY(nib__gguf_double(numbers[i].to, &found, r->g, arch_key(r, numbers[i].key), r->err));
-    c->rope_gain = attn_factor * nib__rope_yarn_gain(c->rope_factor);
+    c->rope_gain = attn_factor * nib__rope_yarn_gain(c->rope_factor, 1);
+    if (c->latent.rope > 0) /* llama.cpp takes the paper's factor back, and scales scores */
+        c->rope_gain = 1;
     return nib__rope_check(c, r->g->name, r->err);
 }
+
+#define YARN_LOG "rope.scaling.yarn_log_multiplier"
 
 /* Keys of `changing` that read_rope has read. */
 static bool is_read_by_rope(const nib_config *c, const char *name)
 {
     if (strcmp(name, "rope.scaling.attn_factor") == 0)
-        return c->rope == NIB_ROPE_LONGROPE || c->rope == NIB_ROPE_YARN;
+        return (c->rope == NIB_ROPE_LONGROPE || c->rope == NIB_ROPE_YARN) && c->latent.rope == 0;
+    if (strcmp(name, YARN_LOG) == 0)
+        return c->rope == NIB_ROPE_YARN && c->latent.rope > 0;
     return c->rope == NIB_ROPE_YARN && strncmp(name, "rope.scaling.yarn_beta_", 23) == 0;
 }
 
@@ -432,6 +454,68 @@ static const nib_family_key *find_family_key(const reader *r, const char *name)
     return NULL;
 }
 
+static bool is_latent(const reader *r)
+{
+    return find_family_key(r, "attention.kv_lora_rank") != NULL;
+}
+
+/* The keys of latent attention and of its mixtures that need more than a row of a family. llama.cpp
+ * describes attention in its absorbed form, with the real widths of heads under other names; older
+ * files have them under the usual ones. */
+static nib_status read_latent(reader *r)
+{
+    nib_config *c = r->c;
+    int64_t head = c->head_dim, value = c->head_dim, gating = GATING_SOFTMAX;
+    double log_multiplier = 0;
+    const struct {
+        const char *name;
+        int64_t *out;
+    } sizes[] = {{"attention.value_length", &value},
+                 {"attention.key_length_mla", &head},
+                 {"attention.value_length_mla", &value},
+                 {"rope.dimension_count", &c->latent.rope},
+                 {"expert_group_count", &c->moe.groups},
+                 {"expert_group_used_count", &c->moe.top_groups},
+                 {"nextn_predict_layers", &c->moe.unread_layers},
+                 {GATING, &gating}};
+    bool found;
+    if (!is_latent(r))
+        return NIB_OK;
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        NIB_TRY(nib__gguf_int(sizes[i].out, &found, r->g, arch_key(r, sizes[i].name), r->err));
+        if (*sizes[i].out < 0 || *sizes[i].out > 1 << 16)
+            return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 0 to %d is expected",
+                             r->g->name, r->key, *sizes[i].out, 1 << 16);
+    }
+    if (c->latent.rope < 2 || c->latent.rope >= head || value < 1)
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: rope.dimension_count is %" PRId64 ", keys of heads have %" PRId64
+                         " channels and values %" PRId64
+                         "; latent attention rotates some channels of keys",
+                         r->g->name, c->latent.rope, head, value);
+    if (gating != GATING_SOFTMAX && gating != GATING_SIGMOID && gating != 0)
+        return nib__fail(r->err, NIB_UNSUPPORTED,
+                         "%s: " GATING " is %" PRId64 "; only %d (softmax) and %d (sigmoid) are "
+                         "supported",
+                         r->g->name, gating, GATING_SOFTMAX, GATING_SIGMOID);
+    NIB_TRY(nib__gguf_bool(&c->moe.normalize, &found, r->g, arch_key(r, "expert_weights_norm"),
+                           r->err));
+    NIB_TRY(nib__gguf_double(&log_multiplier, &found, r->g, arch_key(r, YARN_LOG), r->err));
+    c->latent.nope = head - c->latent.rope;
+    c->latent.value = value;
+    c->latent.mscale = log_multiplier / 0.1;
+    c->moe.interval = 1;
+    c->moe.method = c->moe.groups > 1;
+    c->layers -= c->moe.unread_layers;
+    c->kv_heads = c->heads;
+    c->head_dim = c->latent.rope; /* until the config is complete */
+    return c->layers > 0
+               ? NIB_OK
+               : nib__fail(r->err, NIB_BAD_INPUT,
+                           "%s: nextn_predict_layers is %" PRId64 ", which leaves no layers",
+                           r->g->name, c->moe.unread_layers);
+}
+
 static nib_status read_family_keys(reader *r)
 {
     const nib_family_key *keys = nib__family_of(r->c)->keys;
@@ -481,7 +565,7 @@ static const struct {
     {"rope.scaling.yarn_beta_slow", 1},
     {"rope.scaling.yarn_ext_factor", 1},
     {"rope.scaling.yarn_attn_factor", 1},
-    {"rope.scaling.yarn_log_multiplier", 0},
+    {YARN_LOG, 0},
     {"attention.output_scale", 1},
     {"attention.temperature_length", 0},
     {"attention.temperature_scale", 0},
@@ -565,7 +649,7 @@ static nib_status check_others(reader *r)
     bool found;
     NIB_TRY(
         nib__gguf_int(&value_length, &found, r->g, arch_key(r, "attention.value_length"), r->err));
-    if (value_length != r->c->head_dim)
+    if (value_length != r->c->head_dim && !is_latent(r))
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s is %" PRId64 ", but keys have %" PRId64
                          " elements; only equal lengths are supported",
@@ -663,7 +747,7 @@ bool nib__gguf_experts_match(const nib_config *c)
                    (moe->interval == 1 || nib__gguf_has_key(c, offsetof(nib_config, moe.interval))),
                weights = moe->normalize || moe->chosen_softmax || moe->scaled_inputs ||
                          nib__gguf_has_key(c, offsetof(nib_config, moe.normalize));
-    return moe->experts == 0 || (layers && weights);
+    return moe->experts == 0 || c->latent.rank > 0 || (layers && weights);
 }
 
 bool nib__gguf_lacks_chunks(const nib_config *c)
@@ -730,8 +814,14 @@ static bool is_known(const reader *r, const char *name)
                                         "expert_used_count",
                                         "expert_feed_forward_length",
                                         "pooling_type"};
+    static const char *const of_latent[] = {
+        "attention.key_length_mla", "attention.value_length_mla", "expert_group_count",
+        "expert_group_used_count",  "expert_weights_norm",        GATING};
     for (size_t i = 0; i < COUNT(known); i++)
         if (strcmp(known[i], name) == 0)
+            return true;
+    for (size_t i = 0; is_latent(r) && i < COUNT(of_latent); i++)
+        if (strcmp(of_latent[i], name) == 0)
             return true;
     for (size_t i = 0; i < COUNT(changing); i++)
         if (strcmp(changing[i].name, name) == 0)
@@ -827,6 +917,7 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
     NIB_TRY(read_sizes(&r));
     NIB_TRY(fill_absent(&r));
     NIB_TRY(nib__config_check(out, r.g->name, &used, err));
+    NIB_TRY(read_latent(&r));
     NIB_TRY(read_rope(&r));
     NIB_TRY(fill_rope_layers(&r));
     NIB_TRY(read_windows(&r));
@@ -851,7 +942,8 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
             "yarn changes a range of pairs that is not rounded, as %s's config.json "
             "says and a GGUF cannot; llama.cpp rounds it",
             family->name);
-    return nib__config_check_mixture(out, r.g->name, err);
+    NIB_TRY(nib__config_check_mixture(out, r.g->name, err));
+    return nib__config_check_latent(out, r.g->name, err);
 }
 
 /* ---- sampling ---- */

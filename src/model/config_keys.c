@@ -115,7 +115,7 @@ void nib__keys_set(nib_config *c, const nib_family_key *key, double value)
     void *at = (char *)c + key->at;
     if (key->is == NIB_OWN_FLAG)
         *(bool *)at = value != 0;
-    else if (key->is == NIB_OWN_COUNT)
+    else if (key->is == NIB_OWN_COUNT || key->is == NIB_OWN_WORD)
         *(int64_t *)at = (int64_t)value;
     else if (key->is != NIB_OWN_CHECKED)
         *(double *)at = key->is == NIB_OWN_INVERSE        ? 1 / value
@@ -130,7 +130,7 @@ double nib__keys_value(const nib_config *c, const nib_family_key *key)
         return key->absent;
     if (key->is == NIB_OWN_FLAG)
         return *(const bool *)at;
-    if (key->is == NIB_OWN_COUNT)
+    if (key->is == NIB_OWN_COUNT || key->is == NIB_OWN_WORD)
         return (double)*(const int64_t *)at;
     const double value = *(const double *)at;
     return key->is == NIB_OWN_INVERSE        ? (double)(float)(1 / value)
@@ -146,6 +146,33 @@ static const char *shown(char out[40], const nib_key_given *entry)
     return out;
 }
 
+const char *nib__keys_word(const nib_family_key *key, int64_t number, size_t *size)
+{
+    const char *at = key->text;
+    while (number-- > 0 && at != NULL)
+        at = (at = strchr(at, '|')) != NULL ? at + 1 : NULL;
+    *size = at != NULL ? strcspn(at, "|") : 0;
+    return at;
+}
+
+/* Applies a key with one of several words. */
+static nib_status apply_word(nib_config *c, const nib_family_key *key, const nib_key_given *entry,
+                             const char *name, nib_err *err)
+{
+    char value_shown[40];
+    const char *word;
+    size_t size;
+    const bool given = entry != NULL && !entry->null;
+    for (int64_t i = 0; (word = nib__keys_word(key, i, &size)) != NULL; i++)
+        if (!given || (entry->event == NIB_JSON_STRING && strlen(entry->text) == size &&
+                       memcmp(entry->text, word, size) == 0)) {
+            nib__keys_set(c, key, given ? (double)i : key->absent);
+            return NIB_OK;
+        }
+    return nib__fail(err, NIB_UNSUPPORTED, "%s: %s is %s; only %s are supported for %s", name,
+                     key->key, shown(value_shown, entry), key->text, nib__arch_name(c->arch));
+}
+
 /* Applies one key of the family; entry NULL: the key is absent. */
 static nib_status apply_key(nib_config *c, const nib_family_key *key, const nib_key_given *entry,
                             const char *name, nib_err *err)
@@ -158,6 +185,8 @@ static nib_status apply_key(nib_config *c, const nib_family_key *key, const nib_
                    : nib__fail(err, NIB_UNSUPPORTED, "%s: %s is %s; only %s is supported for %s",
                                name, key->key, shown(value_shown, entry), key->text,
                                nib__arch_name(c->arch));
+    if (key->is == NIB_OWN_WORD)
+        return apply_word(c, key, entry, name, err);
     const bool none = null && key->least <= 0; /* null means no cap */
     const double value = given ? entry->number : none ? 0 : key->absent;
     const bool half =

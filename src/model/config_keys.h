@@ -39,6 +39,8 @@ struct nib_family_row;
 bool nib__keys_own(const struct nib_family_row *family, const char *key);
 /* Sets the member of config that the key stands for. */
 void nib__keys_set(nib_config *config, const struct nib_family_key *key, double value);
+/* Word number `number` of a key with several, `size` long; NULL: there are fewer. */
+const char *nib__keys_word(const struct nib_family_key *key, int64_t number, size_t *size);
 /* The inverse: the key's value for this config. */
 double nib__keys_value(const nib_config *config, const struct nib_family_key *key);
 

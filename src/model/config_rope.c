@@ -288,13 +288,10 @@ static nib_status set_partial(nib_config *c, const nib_rope_given *rope, const c
     return NIB_OK;
 }
 
-/* YaRN's factor with DeepSeek's mscale; 1: as in the paper. */
-static double yarn_gain(double factor, double mscale)
+double nib__rope_yarn_gain(double factor, double mscale)
 {
     return factor <= 1 ? 1 : 0.1 * mscale * nib__log(factor) + 1;
 }
-
-double nib__rope_yarn_gain(double factor) { return yarn_gain(factor, 1); }
 
 static bool is_given(const nib_rope_given *rope, int number)
 {
@@ -334,16 +331,18 @@ static void set_yarn(nib_config *c, const nib_rope_given *rope, nib_ledger *ledg
                             : "it has no effect unless mscale and mscale_all_dim are both given";
     if (mscale != 0 && (gain || !both))
         report_given(ledger, rope, NIB_ROPE_MSCALE, NULL, text);
-    if (all != 0 && (gain || !both))
+    if (c->latent.rank > 0)
+        c->latent.mscale = all;
+    else if (all != 0 && (gain || !both))
         report_given(ledger, rope, NIB_ROPE_MSCALE_ALL, NULL, text);
     c->rope_fast = resolve_turns(rope, NIB_ROPE_FAST, 32, ledger);
     c->rope_slow = resolve_turns(rope, NIB_ROPE_SLOW, 1, ledger);
     c->rope_unrounded = resolve_number(rope, NIB_ROPE_TRUNCATE, 1, ledger) == 0;
-    c->rope_gain =
-        resolve_number(rope, NIB_ROPE_GAIN,
-                       both ? yarn_gain(c->rope_factor, mscale) / yarn_gain(c->rope_factor, all)
-                            : yarn_gain(c->rope_factor, 1),
-                       ledger);
+    c->rope_gain = resolve_number(rope, NIB_ROPE_GAIN,
+                                  both ? nib__rope_yarn_gain(c->rope_factor, mscale) /
+                                             nib__rope_yarn_gain(c->rope_factor, all)
+                                       : nib__rope_yarn_gain(c->rope_factor, 1),
+                                  ledger);
 }
 
 static nib_status set_list(const float **out, const nib_config *c, const nib_rope_given *rope,

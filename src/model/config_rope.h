@@ -51,8 +51,8 @@ bool nib__rope_read_number(nib_rope_given *rope, int number, nib_json *json);
 /* NIB_BAD_INPUT: a number is out of its range. name: of the file. */
 nib_status nib__rope_check(const nib_config *config, const char *name, nib_err *err);
 /* YaRN's attention factor for a context `factor` times as long, by which transformers multiplies
- * cosines and sines. */
-double nib__rope_yarn_gain(double factor);
+ * cosines and sines. mscale: DeepSeek's; 1: as in the paper. */
+double nib__rope_yarn_gain(double factor, double mscale);
 /* Sets RoPE in config, and adds a line to ledger for each contradiction and each number without
  * effect; NULL: no lines. */
 nib_status nib__rope_apply(nib_config *config, const nib_rope_given *rope, const char *name,

@@ -128,6 +128,8 @@ static nib_status check_weights(const nib_config *c, const char *name, nib_err *
                      WEIGHTS_LIMIT);
 }
 
+enum { LATENT_HEADS = 1 << 16 }; /* of all layers; DeepSeek-V3 has 7,808 */
+
 nib_status nib__config_check_mixture(const nib_config *c, const char *name, nib_err *err)
 {
     enum { EXPERTS_LIMIT = 1 << 16 }; /* of all layers; Kimi K2 has 23,040 */
@@ -159,6 +161,33 @@ nib_status nib__config_check_mixture(const nib_config *c, const char *name, nib_
                          "%s: the experts have %.3g weights; at most %.3g are supported", name,
                          weights, WEIGHTS_LIMIT);
     return NIB_OK;
+}
+
+nib_status nib__config_check_latent(const nib_config *c, const char *name, nib_err *err)
+{
+    const nib_latent *l = &c->latent;
+    if (l->rank == 0)
+        return NIB_OK;
+    if (c->kv_heads != c->heads)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: num_key_value_heads is %" PRId64 ", but latent attention makes keys "
+                         "for each of its %" PRId64 " heads",
+                         name, c->kv_heads, c->heads);
+    if (l->rope % 2 != 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: qk_rope_head_dim %" PRId64 " is odd; RoPE rotates pairs of channels",
+                         name, l->rope);
+    if (l->head != 0 && l->head != l->nope + l->rope)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: qk_head_dim is %" PRId64 ", but qk_nope_head_dim %" PRId64
+                         " and qk_rope_head_dim %" PRId64 " add up to %" PRId64,
+                         name, l->head, l->nope, l->rope, l->nope + l->rope);
+    return c->heads * c->layers <= LATENT_HEADS
+               ? NIB_OK
+               : nib__fail(err, NIB_BAD_INPUT,
+                           "%s: %" PRId64 " layers of %" PRId64 " heads of latent attention; at "
+                           "most %d heads in all are supported",
+                           name, c->layers, c->heads, LATENT_HEADS);
 }
 
 nib_status nib__config_check(const nib_config *c, const char *name, const nib_config_names *names,

@@ -56,6 +56,8 @@ static void put_yarn(nib_jsonw *w, const nib_config *c)
     nib__jsonw_pair_double(w, "beta_fast", c->rope_fast);
     nib__jsonw_pair_double(w, "beta_slow", c->rope_slow);
     nib__jsonw_pair_bool(w, "truncate", !c->rope_unrounded);
+    if (c->latent.mscale != 0)
+        nib__jsonw_pair_double(w, "mscale_all_dim", c->latent.mscale);
 }
 
 static void put_rope(nib_jsonw *w, const nib_config *c)
@@ -116,6 +118,15 @@ static void put_type(nib_jsonw *w, nib_type type)
                                                       : "float32");
 }
 
+static void put_word(nib_jsonw *w, const nib_family_key *key, int64_t number)
+{
+    char word[32];
+    size_t size;
+    const char *at = nib__keys_word(key, number, &size);
+    nib__format(word, sizeof word, "%.*s", (int)size, at);
+    nib__jsonw_pair_string(w, key->key, word);
+}
+
 static void put_family_keys(nib_jsonw *w, const nib_config *c)
 {
     const nib_family_key *keys = nib__family_of(c)->keys;
@@ -123,8 +134,12 @@ static void put_family_keys(nib_jsonw *w, const nib_config *c)
         const double value = nib__keys_value(c, &keys[i]);
         if (keys[i].is >= NIB_OWN_CHECKED) /* its default is the supported value */
             continue;
-        if (keys[i].least <= 0 && keys[i].is != NIB_OWN_FLAG && keys[i].is != NIB_OWN_COUNT &&
-            value == 0) {
+        if (keys[i].is == NIB_OWN_WORD) {
+            put_word(w, &keys[i], (int64_t)value);
+            continue;
+        }
+        if (keys[i].least <= 0 && keys[i].is != NIB_OWN_FLAG &&
+            (keys[i].is != NIB_OWN_COUNT || keys[i].none) && value == 0) {
             nib__jsonw_key(w, keys[i].key);
             nib__jsonw_null(w);
         } else if (keys[i].is == NIB_OWN_FLAG)
@@ -207,7 +222,8 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     nib__jsonw_pair_int(&w, "num_hidden_layers", c.layers);
     nib__jsonw_pair_int(&w, "num_attention_heads", c.heads);
     nib__jsonw_pair_int(&w, "num_key_value_heads", c.kv_heads);
-    nib__jsonw_pair_int(&w, "head_dim", c.head_dim);
+    if (c.latent.rank == 0) /* else other keys give it */
+        nib__jsonw_pair_int(&w, "head_dim", c.head_dim);
     nib__jsonw_pair_int(&w, "vocab_size", c.vocab);
     nib__jsonw_pair_int(&w, "max_position_embeddings", c.context);
     nib__jsonw_pair_double(&w, nib__eps_keys[family->eps], c.norm_eps);

@@ -98,7 +98,7 @@ static int list_read_buffers(const lowering *l, const nib_node *node, int out[3]
     case NIB_OP_EMBED: return 0;
     case NIB_OP_LINEAR: return reads_f32_rows(l, node->uses);
     case NIB_OP_SWIGLU: return node->of->in[1] >= 0 ? 2 : 1;
-    case NIB_OP_STORE_KV:
+    case NIB_OP_STORE_KV: return node->of->in[1] >= 0 ? 2 : 1;
     case NIB_OP_ADD: return 2;
     case NIB_OP_DISPATCH: /* the sorted rows instead of the choice */
     case NIB_OP_LINEAR_EXPERTS: out[1] = NIB_BUFFER_ROUTED; return 2;
@@ -309,47 +309,96 @@ static nib_status add_norm(lowering *l, const nib_graph_node *from)
     return add_node(l, node);
 }
 
-/* Appends the product of each row with the weight of its expert. Each expert has the rows and the
- * input form of its own plan, so the runner quantizes an expert's rows when it knows them. */
-static nib_status add_linear_experts(lowering *l, const nib_graph_node *from)
+/* Fills in the plans of the weights of experts or heads, and the room for the input forms of a
+ * token's `rows` rows. Each weight has the rows and the input form of its own plan, so the runner
+ * quantizes its rows when it knows them. */
+static nib_status list_weights(lowering *l, nib_node *node, const char *what, int64_t count,
+                               int64_t rows)
 {
-    const int64_t count = from->routing->experts, top_k = from->routing->top_k;
-    const size_t site = weight_of(l, from)->index;
-    nib_node node = node_of(l, from);
-    const nib_layer_plan **experts = nib__arena_take(l->arena, (uint64_t)count, sizeof *experts);
-    if (experts == NULL)
-        return nib__fail_memory(l->err, (uint64_t)count * sizeof *experts, "the list of experts");
+    const size_t site = weight_of(l, node->of)->index;
+    const nib_layer_plan **each = nib__arena_take(l->arena, (uint64_t)count, sizeof *each);
+    if (each == NULL)
+        return nib__fail_memory(l->err, (uint64_t)count * sizeof *each, "the list of weights");
     for (int64_t e = 0; e < count; e++) {
-        const nib_layer_plan *uses = &l->plan->layers[site + (size_t)(e * from->weight_step)];
+        const nib_layer_plan *uses = &l->plan->layers[site + (size_t)(e * node->of->weight_step)];
         uint64_t bytes = 0;
         nib_input form;
-        experts[e] = uses;
-        if (side_of(uses->uses[0].kernel) != side_of(experts[0]->uses[0].kernel) ||
+        each[e] = uses;
+        if (side_of(uses->uses[0].kernel) != side_of(each[0]->uses[0].kernel) ||
             (nib__plan_ordered(uses) && side_of(uses->uses[0].kernel) == NIB_SIDE_GPU))
             return nib__fail(l->err, NIB_UNSUPPORTED,
-                             "%s: the experts of a layer run on one device, and on a GPU only "
+                             "%s: the %s of a layer run on one device, and on a GPU only "
                              "without act-order; give --place 'PATTERN=cpu' for all of them",
-                             uses->layer->name);
+                             uses->layer->name, what);
         NIB_TRY(check_form(l, uses));
         nib__input_place(&form, &uses->done, l->plan->dtype, 1, uses->layer->k, NULL, &bytes);
-        bytes *= (uint64_t)top_k;
+        bytes *= (uint64_t)rows;
         if (bytes > l->out->token_bytes[NIB_BUFFER_INPUT])
             l->out->token_bytes[NIB_BUFFER_INPUT] = bytes;
     }
+    node->site = site, node->site_step = node->of->weight_step;
+    node->weights = each, node->weight_count = count, node->uses = each[0];
+    return NIB_OK;
+}
+
+/* Appends the product of each row with the weight of its expert. */
+static nib_status add_linear_experts(lowering *l, const nib_graph_node *from)
+{
+    nib_node node = node_of(l, from);
     const nib_node *last = &l->out->nodes[l->out->count - 1];
+    NIB_TRY(list_weights(l, &node, "experts", from->routing->experts, from->routing->top_k));
     node.joins = last->op == node.op && last->from == node.from;
-    for (int64_t e = 0; e < count && node.joins; e++) {
-        const size_t own = site + (size_t)(e * from->weight_step),
+    for (int64_t e = 0; e < node.weight_count && node.joins; e++) {
+        const size_t own = node.site + (size_t)(e * node.site_step),
                      other = last->site + (size_t)(e * last->site_step);
-        node.joins = nib__plan_same_form(last->experts[e], experts[e]) &&
-                     last->experts[e]->grouped == experts[e]->grouped &&
-                     same_order(order_of(l, last->experts[e], other), order_of(l, experts[e], own),
-                                experts[e]->layer->k);
+        node.joins = nib__plan_same_form(last->weights[e], node.weights[e]) &&
+                     last->weights[e]->grouped == node.weights[e]->grouped &&
+                     same_order(order_of(l, last->weights[e], other),
+                                order_of(l, node.weights[e], own), node.weights[e]->layer->k);
     }
-    node.site = site, node.site_step = from->weight_step;
-    node.experts = experts, node.uses = experts[0];
-    if (!experts[0]->grouped) /* each expert's rows are counted on the host */
+    if (!node.uses->grouped) /* each expert's rows are counted on the host */
         NIB_TRY(bring(l, &node, NIB_BUFFER_ROUTED, NIB_SIDE_CPU));
+    return add_node(l, node);
+}
+
+/* Appends the copy of the channels of each head that its weight does not read, behind those that
+ * the weight makes. */
+static nib_status add_rest(lowering *l, const nib_node *heads)
+{
+    const nib_graph_node *from = heads->of;
+    const nib_graph_weight *w = weight_of(l, from);
+    const int64_t width = l->graph->values[from->in[0]].columns / from->heads - w->k;
+    nib_node node = {.op = NIB_OP_GATHER,
+                     .site = heads->site,
+                     .from = heads->from,
+                     .to = heads->to,
+                     .width = width,
+                     .rows_per_token = from->heads,
+                     .from_column = w->k,
+                     .to_column = w->n};
+    int32_t *order = nib__arena_take(l->arena, (uint64_t)nib__max(width, 1), sizeof *order);
+    if (order == NULL)
+        return nib__fail_memory(l->err, (uint64_t)width * sizeof *order, "an order of channels");
+    if (width == 0)
+        return NIB_OK;
+    for (int64_t i = 0; i < width; i++)
+        order[i] = (int32_t)i;
+    node.order = order;
+    NIB_TRY(add_op(l, node));
+    if (l->out->nodes[l->out->count - 1].side == side_of(heads->uses->uses[0].kernel))
+        return NIB_OK;
+    return nib__fail(l->err, NIB_UNSUPPORTED,
+                     "%s: runs on another device than the operation %s, which moves the other "
+                     "channels of its head; give --place 'PATTERN=DEVICE' for one of them",
+                     heads->uses->layer->name, nib__op_names[NIB_OP_GATHER]);
+}
+
+/* Appends the product of each head of a token with the weight of the head. */
+static nib_status add_linear_heads(lowering *l, const nib_graph_node *from)
+{
+    nib_node node = node_of(l, from);
+    NIB_TRY(list_weights(l, &node, "heads", from->heads, from->heads));
+    NIB_TRY(add_rest(l, &node));
     return add_node(l, node);
 }
 
@@ -425,6 +474,7 @@ static nib_status lower_node(lowering *l, const nib_graph_node *node, size_t *co
     case NIB_OP_EMBED: return add_embed(l, node);
     case NIB_OP_LINEAR: return add_linear(l, node);
     case NIB_OP_LINEAR_EXPERTS: return add_linear_experts(l, node);
+    case NIB_OP_LINEAR_HEADS: return add_linear_heads(l, node);
     case NIB_OP_NORM: return add_norm(l, node);
     case NIB_OP_ATTN: return add_with_vector(l, node);
     case NIB_OP_ROUTE: return add_route(l, node);
@@ -455,7 +505,8 @@ nib_status nib__lower_sizes(nib_lowered *out, nib_graph_buffers *buffers, const 
             routed =
                 nib__max(routed, g->nodes[i].routing->experts + 1 + 4 * g->nodes[i].routing->top_k);
     for (size_t i = 0; i < g->node_count; i++)
-        if (g->nodes[i].op == NIB_OP_LINEAR || g->nodes[i].op == NIB_OP_LINEAR_EXPERTS)
+        if (g->nodes[i].op == NIB_OP_LINEAR || g->nodes[i].op == NIB_OP_LINEAR_EXPERTS ||
+            g->nodes[i].op == NIB_OP_LINEAR_HEADS)
             widest =
                 nib__max(widest, g->weights[g->nodes[i].weight].k * nib__max(g->nodes[i].heads, 1));
     out->buffer_count = NIB_BUFFER_VALUES + buffers->count - 1; /* without the result */

@@ -36,15 +36,19 @@ typedef struct nib_node {
      * norm's rows, for an observer. */
     int from, other, to;
     int64_t width;          /* NORM: of a row; ROPE: heads; ADD, SWIGLU, GATHER: columns */
-    int64_t rows_per_token; /* NORM: heads for q and k norms, else 1 */
+    int64_t rows_per_token; /* NORM: heads for q and k norms, else 1; GATHER: likewise, or 0 */
+    int64_t from_column, to_column; /* GATHER: the first of a row */
     /* NORM, NORM_QUANT: [width], followed by the bias, if any; a GPU address once the runner is
      * open */
     const float *weight;
-    const nib_graph_weight *entry;  /* NORM, NORM_QUANT */
-    const nib_graph_node *of;       /* the graph's node; SORT, MOVE of ROUTED: with the routing */
-    const int32_t *order;           /* GATHER; a GPU address likewise */
-    const nib_layer_plan **experts; /* LINEAR_EXPERTS: [experts]; `site` is the first one's */
-    int site_step;                  /* LINEAR_EXPERTS: from one expert's site to the next one's */
+    const nib_graph_weight *entry; /* NORM, NORM_QUANT */
+    const nib_graph_node *of;      /* the graph's node; SORT, MOVE of ROUTED: with the routing */
+    const int32_t *order;          /* GATHER; a GPU address likewise */
+    /* LINEAR_EXPERTS, LINEAR_HEADS: [weight_count], one for each expert or head; `site` is the
+     * first one's, and the others are site_step apart */
+    const nib_layer_plan **weights;
+    int64_t weight_count;
+    int site_step;
     char *slab;       /* LINEAR_EXPERTS in one launch: a GPU address, see nib__experts_reserve */
     bool joins;       /* LINEAR: reads the same input as the node before, so need not wait for it */
     bool wanted_only; /* from here on, only slots whose logits are wanted */

@@ -39,9 +39,9 @@ static uint64_t scratch_of(const nib_runner *r)
         }
         if (node->op == NIB_OP_LINEAR)
             want = product_scratch(r, node->uses, node->site);
-        for (int64_t e = 0; node->experts != NULL && e < node->of->routing->experts; e++) {
+        for (int64_t e = 0; e < node->weight_count; e++) {
             const uint64_t own =
-                product_scratch(r, node->experts[e], node->site + (size_t)(e * node->site_step));
+                product_scratch(r, node->weights[e], node->site + (size_t)(e * node->site_step));
             want = own > want ? own : want;
         }
         most = want > most ? want : most;

@@ -3,7 +3,8 @@
  * A mixture's operations in a step: which rows each expert gets, and the products of each expert
  * with its own rows; runner_grouped.c has one launch for all. An expert's product is that of
  * a linear layer with as many tokens as chose the expert, so on the CPU its bits do not depend on
- * who else is in the step.
+ * who else is in the step. Heads with weights of their own are like experts that every token
+ * chooses.
  */
 #include "runner_parts.h"
 
@@ -17,29 +18,33 @@ struct nib_routed {
         nib_linear *linear;
         nib_quant *quant;
         nib_gather *gather;
-    } args; /* [2 * experts] */
+    } args; /* [2 * experts], or [heads] */
 };
 
 nib_status nib__experts_open(nib_runner *r, nib_err *err)
 {
     const nib_graph *g = &r->net->graph;
-    uint64_t experts = 0;
-    for (size_t i = 0; i < g->node_count; i++)
-        if (g->nodes[i].op == NIB_OP_ROUTE)
-            experts = (uint64_t)nib__max((int64_t)experts, g->nodes[i].routing->experts);
-    if (experts == 0)
+    uint64_t products = 0;
+    for (size_t i = 0; i < g->node_count; i++) {
+        const nib_graph_node *node = &g->nodes[i];
+        const int64_t own = node->op == NIB_OP_ROUTE          ? 2 * node->routing->experts
+                            : node->op == NIB_OP_LINEAR_HEADS ? node->heads
+                                                              : 0;
+        products = (uint64_t)nib__max((int64_t)products, own);
+    }
+    if (products == 0)
         return NIB_OK;
     const size_t size =
         sizeof(nib_linear) > sizeof(nib_quant) ? sizeof(nib_linear) : sizeof(nib_quant);
     nib_routed *s = nib__arena_take(&r->arena, 1, sizeof *s);
-    void *const args = nib__arena_take(&r->arena, 2 * experts, size);
+    void *const args = nib__arena_take(&r->arena, products, size);
     if (s == NULL || args == NULL)
-        return nib__fail_memory(err, 2 * experts * size, "the experts of a step");
-    *s = (nib_routed){.parts = nib__arena_take(&r->arena, 2 * experts, sizeof *s->parts),
-                      .index = nib__arena_take(&r->arena, 2 * experts + 1, sizeof *s->index),
+        return nib__fail_memory(err, products * size, "the experts of a step");
+    *s = (nib_routed){.parts = nib__arena_take(&r->arena, products, sizeof *s->parts),
+                      .index = nib__arena_take(&r->arena, products + 1, sizeof *s->index),
                       .args.linear = args};
     if (s->parts == NULL || s->index == NULL)
-        return nib__fail_memory(err, 2 * experts * sizeof *s->parts, "the experts of a step");
+        return nib__fail_memory(err, products * sizeof *s->parts, "the experts of a step");
     r->routed = s;
     return NIB_OK;
 }
@@ -131,52 +136,63 @@ nib_status nib__run_combine(nib_runner *r, const nib_node *node, int64_t m, nib_
 
 /* ---- the products of the experts ---- */
 
-/* One expert's rows in one product. */
+/* One expert's rows in one product, or one head's. */
 typedef struct expert {
     const nib_layer_plan *plan;
     const nib_loaded *loaded;
     size_t site;
-    int64_t first, count; /* rows */
-    const float *x;       /* its rows, [count][ldx] */
-    int64_t ldx;
-    char *input; /* the form of its input */
+    int64_t count;  /* rows */
+    const float *x; /* its rows, [count][ldx] */
+    float *y;       /* [count][ldy] */
+    int64_t ldx, ldy;
+    float *gathered; /* [count][k] room for its rows in act-order */
+    char *input;     /* the form of its input */
 } expert;
 
-/* Bytes from one row's input form to the next. Each expert places the form of its rows at those of
- * its first row: a form of m rows never takes more than m forms of one. */
-static uint64_t input_step(const nib_runner *r, int64_t top_k)
+/* Bytes from one row's input form to the next, of `rows` per token. Each expert places the form of
+ * its rows at those of its first row: a form of m rows never takes more than m forms of one. */
+static uint64_t input_step(const nib_runner *r, int64_t rows)
 {
-    return r->ops.token_bytes[NIB_BUFFER_INPUT] / (uint64_t)top_k & ~UINT64_C(63);
+    return r->ops.token_bytes[NIB_BUFFER_INPUT] / (uint64_t)rows & ~UINT64_C(63);
 }
 
-/* The expert's `count` rows from `first` on. */
+/* Expert e with its `count` rows from `first` on, or head e with those of `count` tokens. */
 static expert expert_with(const nib_runner *r, const nib_node *node, int64_t e, int64_t first,
                           int64_t count)
 {
     const nib_routing *rule = node->of->routing;
     const size_t site = node->site + (size_t)(e * node->site_step);
-    const int64_t ldx = r->ops.ld[node->from] / rule->top_k;
-    expert x = {.plan = node->experts[e],
+    const int64_t rows = rule != NULL ? rule->top_k : node->of->heads; /* per token */
+    const int64_t ldx = r->ops.ld[node->from], in = ldx / rows, ldy = r->ops.ld[node->to],
+                  out = ldy / rows, at = rule != NULL ? first : e;
+    expert x = {.plan = node->weights[e],
                 .loaded = &r->weights[site],
                 .site = site,
-                .first = first,
                 .count = count,
-                .x = nib__node_values(r, node, node->from) + first * ldx,
-                .ldx = ldx};
-    x.input =
-        r->sides[node->side].at[NIB_BUFFER_INPUT] + (uint64_t)first * input_step(r, rule->top_k);
-    if (nib__plan_ordered(x.plan)) { /* gathered before */
-        x.ldx = x.plan->layer->k;
-        x.x = nib__node_values(r, node, NIB_BUFFER_GATHERED) + first * x.ldx;
-    }
+                .x = nib__node_values(r, node, node->from) + at * in,
+                .y = nib__node_values(r, node, node->to) + at * out,
+                .ldx = rule != NULL ? in : ldx,
+                .ldy = rule != NULL ? out : ldy};
+    x.gathered = nib__node_values(r, node, NIB_BUFFER_GATHERED) + first * x.plan->layer->k;
+    x.input = r->sides[node->side].at[NIB_BUFFER_INPUT] + (uint64_t)first * input_step(r, rows);
     return x;
 }
 
-/* The same with the rows that tokens gave it; the host knows them. */
-static expert expert_of(const nib_runner *r, const nib_node *node, int64_t e)
+/* Expert e with the rows that tokens gave it, which the host knows; or head e. m tokens. */
+static expert expert_of(const nib_runner *r, const nib_node *node, int64_t e, int64_t m)
 {
+    if (node->of->routing == NULL)
+        return expert_with(r, node, e, e * m, m);
     const int32_t *first = nib__routed_rows(r, node->of->routing, NIB_SIDE_CPU, 0).first;
     return expert_with(r, node, e, first[e], first[e + 1] - first[e]);
+}
+
+/* The rows that the product reads. */
+static const float *rows_of(const expert *x, int64_t *ld)
+{
+    const bool ordered = nib__plan_ordered(x->plan); /* gathered before */
+    *ld = ordered ? x->plan->layer->k : x->ldx;
+    return ordered ? x->gathered : x->x;
 }
 
 static void add_part(nib_runner *r, nib_parts *all, const nib_kernel *row, const void *args,
@@ -188,23 +204,22 @@ static void add_part(nib_runner *r, nib_parts *all, const nib_kernel *row, const
 }
 
 /* Puts the rows of experts whose weights are in act-order into that order. */
-static void gather_rows(nib_runner *r, const nib_node *node)
+static void gather_rows(nib_runner *r, const nib_node *node, int64_t m)
 {
     const nib_op_plan *plan = nib__plan_operation(r->plan, NIB_OP_GATHER);
     nib_parts all = {.parts = r->routed->parts, .first = r->routed->index};
-    const int64_t ldx = r->ops.ld[node->from] / node->of->routing->top_k;
-    for (int64_t e = 0; e < node->of->routing->experts; e++) {
-        const expert x = expert_of(r, node, e);
+    for (int64_t e = 0; e < node->weight_count; e++) {
+        const expert x = expert_of(r, node, e, m);
         nib_gather *args = &r->routed->args.gather[all.count];
         if (x.count == 0 || !nib__plan_ordered(x.plan))
             continue;
-        *args = (nib_gather){.x = nib__node_values(r, node, node->from) + x.first * ldx,
-                             .out = (float *)(uintptr_t)x.x,
+        *args = (nib_gather){.x = x.x,
+                             .out = x.gathered,
                              .order = r->net->sites[x.site].order,
                              .m = x.count,
-                             .width = x.ldx,
-                             .ldx = ldx,
-                             .ldo = x.ldx};
+                             .width = x.plan->layer->k,
+                             .ldx = x.ldx,
+                             .ldo = x.plan->layer->k};
         add_part(r, &all, plan->row, args, 1, x.count);
     }
     if (all.count != 0)
@@ -212,17 +227,24 @@ static void gather_rows(nib_runner *r, const nib_node *node)
                       nib__grain_for(r, all.first[all.count]), false, nib__job_parts, &all);
 }
 
+static nib_quant quant_of(const nib_runner *r, const nib_node *node, const expert *x)
+{
+    int64_t ld;
+    const float *rows = rows_of(x, &ld);
+    return nib__quant_of(r, &x->loaded->w, node->side, rows, ld, x->input, x->count);
+}
+
 /* Makes the input form of each expert's rows. */
-static nib_status quantize_rows(nib_runner *r, const nib_node *node, nib_err *err)
+static nib_status quantize_rows(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     nib_parts all = {.parts = r->routed->parts, .first = r->routed->index};
-    for (int64_t e = 0; e < node->of->routing->experts; e++) {
-        const expert x = expert_of(r, node, e);
+    for (int64_t e = 0; e < node->weight_count; e++) {
+        const expert x = expert_of(r, node, e, m);
         nib_quant *args = &r->routed->args.quant[all.count];
         const nib_kernel *row = nib__use_at(x.plan, x.count)->quant;
         if (x.count == 0 || row == NULL)
             continue;
-        *args = nib__quant_of(r, &x.loaded->w, node->side, x.x, x.ldx, x.input, x.count);
+        *args = quant_of(r, node, &x);
         if (row->gpu != NULL)
             NIB_TRY(nib__run_on_gpu(r, row, args, err));
         else
@@ -237,17 +259,17 @@ static nib_status quantize_rows(nib_runner *r, const nib_node *node, nib_err *er
 static nib_linear product_of(nib_runner *r, const nib_node *node, const expert *x,
                              const nib_kernel *row)
 {
-    const int64_t ldy = r->ops.ld[node->to] / node->of->routing->top_k;
+    int64_t ld;
+    const float *rows = rows_of(x, &ld);
     if (r->observer.see && node->side == NIB_SIDE_CPU)
-        r->observer.see(r->observer.ctx, x->site, x->x, x->ldx, x->count, x->loaded->w.k);
-    return (nib_linear){
-        .w = &x->loaded->w,
-        .packed = nib__weight_packed(x->loaded, row),
-        .x = nib__quant_of(r, &x->loaded->w, node->side, x->x, x->ldx, x->input, x->count).out,
-        .y = nib__node_values(r, node, node->to) + x->first * ldy,
-        .ldy = ldy,
-        .bias = x->loaded->bias,
-        .int_bias = x->loaded->int_bias};
+        r->observer.see(r->observer.ctx, x->site, rows, ld, x->count, x->loaded->w.k);
+    return (nib_linear){.w = &x->loaded->w,
+                        .packed = nib__weight_packed(x->loaded, row),
+                        .x = quant_of(r, node, x).out,
+                        .y = x->y,
+                        .ldy = x->ldy,
+                        .bias = x->loaded->bias,
+                        .int_bias = x->loaded->int_bias};
 }
 
 /* Shares the products among the workers. Many tokens: parts fine enough that experts with more rows
@@ -269,13 +291,12 @@ static void share_products(nib_runner *r, nib_parts *all, int64_t least, int64_t
 /* As if all m tokens chose each expert in turn: compiles the rows of every form. */
 static nib_status prepare_experts(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
-    for (int64_t e = 0; e < node->of->routing->experts; e++) {
-        if (e > 0 && nib__plan_same_form(node->experts[e - 1], node->experts[e]))
+    for (int64_t e = 0; e < node->weight_count; e++) {
+        if (e > 0 && nib__plan_same_form(node->weights[e - 1], node->weights[e]))
             continue;
         const expert x = expert_with(r, node, e, 0, m);
         const nib_use *use = nib__use_at(x.plan, m);
-        const nib_quant quant =
-            nib__quant_of(r, &x.loaded->w, node->side, x.x, x.ldx, x.input, x.count);
+        const nib_quant quant = quant_of(r, node, &x);
         const nib_linear linear = product_of(r, node, &x, use->kernel);
         if (use->quant != NULL)
             NIB_TRY(nib__run_on_gpu(r, use->quant, &quant, err));
@@ -294,11 +315,11 @@ nib_status nib__run_experts(nib_runner *r, const nib_node *nodes, size_t count, 
     if (r->preparing)
         return prepare_experts(r, nodes, m, err);
     if (nodes->side == NIB_SIDE_CPU)
-        gather_rows(r, nodes);
-    NIB_TRY(quantize_rows(r, nodes, err));
+        gather_rows(r, nodes, m);
+    NIB_TRY(quantize_rows(r, nodes, m, err));
     for (size_t i = 0; i < count; i++)
-        for (int64_t e = 0; e < nodes[i].of->routing->experts; e++) {
-            const expert x = expert_of(r, &nodes[i], e);
+        for (int64_t e = 0; e < nodes[i].weight_count; e++) {
+            const expert x = expert_of(r, &nodes[i], e, m);
             if (x.count == 0)
                 continue;
             const nib_kernel *row = nib__use_at(x.plan, x.count)->kernel;

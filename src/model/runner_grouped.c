@@ -38,18 +38,18 @@ uint64_t nib__experts_table_bytes(const nib_graph *g)
 nib_status nib__experts_reserve(nib_runner *r, nib_node *node, nib_err *err)
 {
     void *at = NULL;
-    if (node->op != NIB_OP_LINEAR_EXPERTS || !node->experts[0]->grouped)
+    if (node->op != NIB_OP_LINEAR_EXPERTS || !node->weights[0]->grouped)
         return NIB_OK;
     const int64_t experts = node->of->routing->experts;
     uint64_t bytes = table_bytes(experts);
     for (int64_t e = 0; e < experts; e++)
-        bytes += nib__weight_room(node->experts[e]);
+        bytes += nib__weight_room(node->weights[e]);
     NIB_TRY(nib__gpu_alloc(r->gpu, bytes, "the experts of a layer", &at, err));
     node->slab = at;
     char *room = node->slab + table_bytes(experts);
     for (int64_t e = 0; e < experts; e++)
         NIB_TRY(nib__weight_reserve(&r->weights[node->site + (size_t)(e * node->site_step)],
-                                    node->experts[e], r->gpu, &room, err));
+                                    node->weights[e], r->gpu, &room, err));
     return NIB_OK;
 }
 
@@ -104,7 +104,7 @@ nib_status nib__run_grouped(nib_runner *r, const nib_node *nodes, size_t count, 
     const nib_quant quant = nib__quant_of(
         r, &r->weights[nodes->site].w, NIB_SIDE_GPU, nib__node_values(r, nodes, nodes->from),
         r->ops.ld[nodes->from] / rule->top_k, r->sides[NIB_SIDE_GPU].at[NIB_BUFFER_INPUT], rows);
-    const nib_kernel *quantizer = nib__use_at(nodes->experts[0], each)->quant;
+    const nib_kernel *quantizer = nib__use_at(nodes->weights[0], each)->quant;
     if (quantizer != NULL)
         NIB_TRY(nib__run_on_gpu(r, quantizer, &quant, err));
     for (size_t i = 0; i < count; i++) {
@@ -124,7 +124,7 @@ nib_status nib__run_grouped(nib_runner *r, const nib_node *nodes, size_t count, 
                                  .bias =
                                      one->bias != NULL ? (const float *)(void *)node->slab : NULL,
                                  .experts = &experts};
-        NIB_TRY(nib__run_on_gpu(r, nib__use_at(node->experts[0], each)->kernel, &args, err));
+        NIB_TRY(nib__run_on_gpu(r, nib__use_at(node->weights[0], each)->kernel, &args, err));
     }
     return NIB_OK;
 }

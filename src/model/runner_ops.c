@@ -175,7 +175,7 @@ nib_status nib__runner_products(nib_runner *r, const nib_node *nodes, size_t cou
     nib_part parts[JOINED];
     int64_t first[JOINED + 1] = {0}, least = INT64_MAX;
     nib_parts all = {.parts = parts, .first = first, .count = count};
-    if (nodes->op == NIB_OP_LINEAR_EXPERTS)
+    if (nodes->weight_count > 0)
         return nib__run_experts(r, nodes, count, m, err);
     for (size_t i = 0; i < count; i++) {
         const nib_kernel *row = nib__use_at(nodes[i].uses, m)->kernel;
@@ -211,8 +211,9 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
     if (node->row->gpu != NULL)
         return nib__run_on_gpu(r, node->row, &args, err);
     nib_part p = nib__part_of(r, node->row, &args, 0, m * c->heads);
-    /* heads that share keys stay in one part */
-    const int64_t group = c->heads / c->kv_heads;
+    /* heads that share keys stay in one part, unless they fill several tiles */
+    const int64_t share = c->heads / args.cache.kv_heads,
+                  group = share % NIB_ATTN_ROWS == 0 ? NIB_ATTN_ROWS : share;
     const int64_t grain = nib__round_up(nib__grain_for(r, m * c->heads), group);
     nib__pool_run(r->engine->pool, m * c->heads, grain, true, nib__job_part, &p);
     return NIB_OK;
@@ -238,17 +239,18 @@ static nib_status run_embed(nib_runner *r, const nib_node *node, int64_t m, nib_
 
 static nib_norm norm_of(const nib_runner *r, const nib_node *node, int to, int64_t m)
 {
-    return (nib_norm){.x = nib__node_values(r, node, node->from),
-                      .out = nib__node_values(r, node, to),
-                      .weight = node->weight,
-                      .rows = m * node->rows_per_token,
-                      .width = node->width,
-                      .ldx = r->ops.ld[node->from] / node->rows_per_token,
-                      .ldo = r->ops.ld[to] / node->rows_per_token,
-                      .eps = (float)r->net->config.norm_eps,
-                      .centered = node->entry->centered,
-                      .weights = node->entry->heads,
-                      .bias = node->entry->bias ? node->weight + node->entry->n : NULL};
+    return (nib_norm){
+        .x = nib__node_values(r, node, node->from),
+        .out = nib__node_values(r, node, to),
+        .weight = node->weight,
+        .rows = m * node->rows_per_token,
+        .width = node->width,
+        .ldx = r->ops.ld[node->from] / node->rows_per_token,
+        .ldo = r->ops.ld[to] / node->rows_per_token,
+        .eps = (float)(node->entry->eps > 0 ? node->entry->eps : r->net->config.norm_eps),
+        .centered = node->entry->centered,
+        .weights = node->entry->heads,
+        .bias = node->entry->bias ? node->weight + node->entry->n : NULL};
 }
 
 static nib_status run_norm(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
@@ -278,13 +280,13 @@ static nib_status run_norm_quant(nib_runner *r, const nib_node *node, int64_t m,
 static nib_rope rope_of(const nib_runner *r, const nib_node *node, int of, int64_t heads, int64_t m)
 {
     const nib_config *c = &r->net->config;
-    return (nib_rope){.x = nib__node_values(r, node, of),
+    return (nib_rope){.x = nib__node_values(r, node, of) + node->of->channel,
                       .position = r->sides[node->side].positions,
                       .cos_sin =
                           r->sides[node->side].rope + (uint64_t)node->of->table * r->rope_size,
                       .m = m,
                       .heads = heads,
-                      .head_dim = c->head_dim,
+                      .head_dim = r->ops.ld[of] / heads,
                       .dims = nib__config_rope_dims(c),
                       .ldx = r->ops.ld[of],
                       .interleaved = c->rope_interleaved};
@@ -298,13 +300,15 @@ static nib_status run_rope(nib_runner *r, const nib_node *node, int64_t m, nib_e
 
 static nib_store_kv store_of(const nib_runner *r, const nib_node *node, int64_t m)
 {
+    const nib_cache cache = nib__kv_layer(&r->kv, node->layer);
+    const bool values = cache.values != NULL;
     return (nib_store_kv){.k = nib__node_values(r, node, node->from),
-                          .v = nib__node_values(r, node, node->other),
+                          .v = values ? nib__node_values(r, node, node->other) : NULL,
                           .ld = r->ops.ld[node->from],
                           .m = m,
                           .sequence = r->sides[node->side].sequences,
                           .position = r->sides[node->side].positions,
-                          .cache = nib__kv_layer(&r->kv, node->layer)};
+                          .cache = cache};
 }
 
 static nib_status run_store_kv(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
@@ -364,14 +368,15 @@ static nib_status run_scale(nib_runner *r, const nib_node *node, int64_t m, nib_
 
 static nib_status run_gather(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
-    const nib_gather args = {.x = nib__node_values(r, node, node->from),
-                             .out = nib__node_values(r, node, node->to),
+    const int64_t rows = nib__max(node->rows_per_token, 1);
+    const nib_gather args = {.x = nib__node_values(r, node, node->from) + node->from_column,
+                             .out = nib__node_values(r, node, node->to) + node->to_column,
                              .order = node->order,
-                             .m = m,
+                             .m = m * rows,
                              .width = node->width,
-                             .ldx = r->ops.ld[node->from],
-                             .ldo = r->ops.ld[node->to]};
-    return nib__run_rows(r, node->row, &args, m, err);
+                             .ldx = r->ops.ld[node->from] / rows,
+                             .ldo = r->ops.ld[node->to] / rows};
+    return nib__run_rows(r, node->row, &args, args.m, err);
 }
 
 /* Copies the rows of a buffer from the other side. */
@@ -407,6 +412,7 @@ static nib_status (*const runs[NIB_OP_COUNT])(nib_runner *, const nib_node *, in
     [NIB_OP_QUANT] = run_quant,
     [NIB_OP_LINEAR] = run_products,
     [NIB_OP_LINEAR_EXPERTS] = run_products,
+    [NIB_OP_LINEAR_HEADS] = run_products,
     [NIB_OP_ROUTE] = nib__run_route,
     [NIB_OP_SORT] = nib__run_sort,
     [NIB_OP_DISPATCH] = nib__run_dispatch,

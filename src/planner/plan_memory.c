@@ -49,9 +49,8 @@ const char *nib__cache_name(nib_type type)
 
 uint64_t nib__plan_token_bytes(const nib_plan *p)
 {
-    const nib_config *c = &p->model->net.config;
-    return (uint64_t)(2 * c->layers * c->kv_heads *
-                      nib__cache_bytes(p->assignment.cache, c->head_dim, 1));
+    const nib_kv_shape shape = nib__kv_shape(&p->model->net.config, 1, 1, p->assignment.cache);
+    return nib__kv_shape_bytes(&shape);
 }
 
 uint64_t nib__plan_needs(const nib_plan *p)
@@ -108,8 +107,9 @@ static const char *find_recipe(const nib_plan *p, const load *l, uint64_t *bytes
 static bool with_int8(const nib_plan *p, const load *l, load *out)
 {
     const nib_config *c = &p->model->net.config;
-    const uint64_t now = (uint64_t)nib__cache_bytes(p->assignment.cache, c->head_dim, 1),
-                   then = (uint64_t)nib__cache_bytes(NIB_TYPE_I8, c->head_dim, 1);
+    const nib_kv_shape as_is = nib__kv_shape(c, 1, 1, p->assignment.cache),
+                       int8 = nib__kv_shape(c, 1, 1, NIB_TYPE_I8);
+    const uint64_t now = nib__kv_shape_bytes(&as_is), then = nib__kv_shape_bytes(&int8);
     if (p->assignment.gpu != NULL || l->machine->memory == 0 || then >= now)
         return false;
     *out = *l;

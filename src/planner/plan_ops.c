@@ -78,7 +78,7 @@ static int side_of_op(const copy_walk *w, nib_op op)
 static int side_of(const copy_walk *w, const nib_graph_node *node)
 {
     if (node->op == NIB_OP_LINEAR || node->op == NIB_OP_LINEAR_EXPERTS ||
-        node->op == NIB_OP_EMBED) {
+        node->op == NIB_OP_LINEAR_HEADS || node->op == NIB_OP_EMBED) {
         const size_t site = w->plan->graph->weights[node->weight].index;
         const nib_layer_plan *layer = &w->plan->layers[site];
         return side_of_row(w, layer->use_count > 0 ? layer->uses[0].kernel : NULL);

@@ -53,6 +53,11 @@ nib_status nib__plan_check_training(nib_plan *p, nib_err *err)
         return nib__fail(err, NIB_USAGE,
                          "--memory has no effect in training on the CPU; `nibble train --dry-run` "
                          "reports the memory needed");
+    if (p->model->net.training && p->model->net.config.latent.rank > 0)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: latent attention runs, but cannot be trained yet; train a model with "
+                         "keys and values for its heads",
+                         nib__arch_name(p->model->net.config.arch));
     if (p->model->net.training && p->model->net.config.moe.experts > 0 && !on_cpu)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: a mixture of experts trains on the CPU only, not on %s; leave out "

@@ -504,6 +504,9 @@ void nib__plan_op_ask(nib_query *out, nib_op op, const nib_policy *policy,
     nib__plan_op_query(out, op, NIB_TYPE_F32, machine);
     out->fact[NIB_FACT_CACHE] = nib__policy_cache(policy);
     out->without = &policy->without;
+    for (size_t i = 0; policy->graph != NULL && i < policy->graph->node_count; i++)
+        if (policy->graph->nodes[i].op == NIB_OP_STORE_KV && policy->graph->nodes[i].in[1] < 0)
+            out->fact[NIB_FACT_LATENT] = 1;
 }
 
 const nib_kernel *nib__plan_op_best(const nib_query *query, const nib_machine *machine)

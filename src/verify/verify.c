@@ -333,9 +333,8 @@ static nib_status check_weights(verifier *v)
         if (e->module == NULL)
             continue;
         /* check_tensors has counted NaN and infinities, except within blocks and across columns. */
-        const nib_code_layout layout = e->weight.layout;
-        const bool floats = nib__weight_holds_scales(&e->weight) || layout == NIB_LAYOUT_FLOAT_T ||
-                            layout == NIB_LAYOUT_BYTE_T;
+        const bool floats =
+            nib__weight_holds_scales(&e->weight) || nib__weight_is_transposed(&e->weight);
         const bool needs_check = e->weight.scheme.code == NIB_CODE_I4 || floats;
         const nib_status status =
             needs_check ? nib__weight_check_codes(&e->weight, e->module, &why) : NIB_OK;

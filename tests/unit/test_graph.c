@@ -314,7 +314,7 @@ static void test_refuses_to_overwrite_a_live_value(void **state)
     nib__build_begin(&b, &arena, &plain);
     const int x = nib__emit_embed(
         &b, nib__build_matrix(&b, NIB_ROLE_EMBED, -1, "model.embed_tokens", 100, 64, false));
-    const int turned = nib__emit_rope(&b, x, 4, 0);
+    const int turned = nib__emit_rope(&b, x, 4, 0, 0);
     nib__emit_add(&b, turned, x);
     assert_int_equal(nib__build_end(&g, &b, &err), NIB_OK);
     refused(NIB_FAILED, nib__graph_buffers(&buffers, &g, &arena, &err), &err);

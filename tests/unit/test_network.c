@@ -20,12 +20,16 @@
 #include "refused.h"
 
 static const char *const families[] = {
-    "llama2",   "llama3",     "llama_bias",   "qwen2",          "qwen3",          "mistral",
-    "smollm3",  "olmo2",      "exaone4",      "mistral_window", "exaone4_window", "granite",
-    "gemma",    "gemma2",     "gemma3",       "cohere",         "cohere2",        "starcoder2",
-    "stablelm", "ministral",  "ministral3",   "llama_yarn",     "phi3",           "phi3_longrope",
-    "glm",      "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",      "qwen3_moe_plain",
-    "mixtral",  "granitemoe", "glm4_moe",     "gpt_oss",        "llama4",         "llama4_plain"};
+    "llama2",         "llama3",       "llama_bias",     "qwen2",           "qwen3",
+    "mistral",        "smollm3",      "olmo2",          "exaone4",         "mistral_window",
+    "exaone4_window", "granite",      "gemma",          "gemma2",          "gemma3",
+    "cohere",         "cohere2",      "starcoder2",     "stablelm",        "ministral",
+    "ministral3",     "llama_yarn",   "phi3",           "phi3_longrope",   "glm",
+    "glm4",           "cohere_norms", "stablelm_norms", "qwen3_moe",       "qwen3_moe_plain",
+    "mixtral",        "granitemoe",   "glm4_moe",       "gpt_oss",         "llama4",
+    "llama4_plain",
+
+    "deepseek_v2",    "deepseek_v3",  "kimi_k2",        "deepseek_v3_fp8", "deepseek_v2_groups"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {
@@ -391,6 +395,13 @@ static void test_config_against_tensors(void **state)
         {"llama2", "\"model_type\": \"qwen2\", \"num_key_value_heads\": 4"},
         {"llama3", "\"model_type\": \"qwen3\", \"head_dim\": 16"},
         {"qwen3", "\"head_dim\": 16"},
+        {"deepseek_v3", "\"kv_lora_rank\": 64"}, /* of 48 */
+        {"deepseek_v3", "\"q_lora_rank\": 32"},
+        {"deepseek_v3", "\"qk_nope_head_dim\": 12"},
+        {"deepseek_v3", "\"v_head_dim\": 32"},
+        {"deepseek_v3", "\"num_key_value_heads\": 2"}, /* of 4 */
+        {"deepseek_v3", "\"qk_head_dim\": 30"},
+        {"kimi_k2", "\"qk_rope_head_dim\": 15"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char directory[256];
@@ -470,9 +481,13 @@ static void add_ones(const char *directory, const char *name, int64_t count)
  * completely, with one launch for the experts of a matrix. */
 static void test_on_device(void **state)
 {
-    static const char *const models[] = {"cohere_norms", "stablelm_norms", "qwen3_moe",  "glm4_moe",
-                                         "gpt_oss",      "mixtral",        "granitemoe", "llama4"};
+    static const char *const models[] = {"cohere_norms", "stablelm_norms", "qwen3_moe",
+                                         "glm4_moe",     "gpt_oss",        "mixtral",
+                                         "granitemoe",   "llama4",         "deepseek_v3"},
+                             *const allow[] = {"device"};
+    enum { NEED_ALLOW = 8 }; /* from this one on */
     enum { VOCAB_MAX = 256 };
+    nib_err err;
     opened o;
     (void)state;
     if (SANITIZED)
@@ -491,7 +506,12 @@ static void test_on_device(void **state)
         must_step(o.session, slots, COUNT(slots), &logits);
         memcpy(want, logits, vocab * sizeof *want);
         close_opened(&o);
-        o = must_open(&(open_how){.path = path, .dtype = "f32", .device = "opencl"});
+        open_how how = {.path = path, .dtype = "f32", .device = "opencl"};
+        if (i >= NEED_ALLOW) {
+            assert_int_equal(try_open(&o, &how, &err), NIB_NOT_AS_ASKED);
+            how.allow = (nib_strings){allow, COUNT(allow)};
+        }
+        o = must_open(&how);
         must_step(o.session, slots, COUNT(slots), &logits);
         for (size_t v = 0; v < vocab; v++) {
             off = fmax(off, fabs((double)(logits[v] - want[v])));

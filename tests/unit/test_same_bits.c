@@ -210,6 +210,24 @@ static void test_experts(void **state)
     assert_int_equal(failures, 0);
 }
 
+/* Latent attention: heads of 16 by 48, whose groups are short; keys that hold the values. */
+static void test_latent(void **state)
+{
+    static const struct {
+        const char *recipe, *dtype, *cache;
+    } cases[] = {
+        {NULL, "f32", NULL},         {NULL, "bf16", "int8"},        {NULL, "f16", NULL},
+        {"8da4w-g32", "bf16", NULL}, {"int4wo-g32", "f32", "bf16"}, {"int8dq", "bf16", NULL},
+        {"fp8dq", "bf16", NULL},     {"mxfp8", "bf16", NULL},       {"nvfp4dq", "bf16", NULL}};
+    (void)state;
+    failures = 0;
+    for (size_t i = 0; i < COUNT(cases); i++)
+        check_scheme("tests/golden/models/deepseek_v3", cases[i].recipe, cases[i].dtype,
+                     cases[i].cache);
+    check_scheme("tests/golden/models/deepseek_v2", NULL, "f32", NULL);
+    assert_int_equal(failures, 0);
+}
+
 /* KV caches of another type than the activations. */
 static void test_caches(void **state)
 {
@@ -271,10 +289,13 @@ static void test_long(void **state)
 {
     (void)state;
     failures = 0;
-    static const char *const dtypes[] = {"bf16", "bf16", "f32", "f16"};
-    static const char *const caches[COUNT(dtypes)] = {"int8"};
-    for (size_t d = 0; d < DTYPES; d++) {
-        open_how how = {.path = "tests/golden/models/llama3",
+    static const char *const dtypes[] = {"bf16", "bf16", "f32", "f16", "bf16", "f32"};
+    static const char *const caches[COUNT(dtypes)] = {"int8", NULL, NULL, NULL, "int8"};
+    for (size_t d = 0; d < COUNT(dtypes); d++) {
+        if (d >= DTYPES && d < 4)
+            continue;
+        open_how how = {.path = d < 4 ? "tests/golden/models/llama3"
+                                      : "tests/golden/models/deepseek_v3",
                         .dtype = dtypes[d],
                         .cache = caches[d],
                         .sequences = 2};
@@ -353,6 +374,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schemes),
         cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_latent),
         cmocka_unit_test(test_caches),
         cmocka_unit_test(test_gguf),
         cmocka_unit_test(test_long),

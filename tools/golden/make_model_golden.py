@@ -21,7 +21,10 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from model_families import FAMILIES
+from latent_families import LATENT
+from model_families import FAMILIES as OTHERS
+
+FAMILIES = {**OTHERS, **LATENT}
 
 SEED = 20261120
 COMMAND = "python3 tools/golden/make_model_golden.py"
@@ -35,7 +38,7 @@ def fill(name, shape, generator, offset):
         return offset + 0.25 * noise
     if "embed_tokens" in name:
         return 0.35 * noise
-    gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "lm_head", "mlp.gate.", "router.", "experts.gate_up")) else 1.0
+    gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "q_b_proj", "kv_b_proj", "qkv_proj", "lm_head", "mlp.gate.", "router.", "experts.gate_up")) else 1.0
     return noise * gain / shape[-1] ** 0.5
 
 
@@ -44,6 +47,9 @@ EXPERTS = {
     "qwen3_moe": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
     "mixtral": ("block_sparse_moe.experts.", "w1", "w3", "w2"),
     "glm4_moe": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
+    "deepseek_v2": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
+    "deepseek_v3": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
+    "kimi_k2": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
 }
 
 
@@ -69,8 +75,44 @@ def published(model_type, name, value):
     return [(name, value)]
 
 
+def to_fp8(value, block):
+    """DeepSeek's FP8: e4m3 codes and a scale for each square block. Returns both, and the values that they stand for."""
+    rows, columns = (-(-size // block) for size in value.shape)
+    padded = torch.zeros(rows * block, columns * block)
+    padded[:value.shape[0], :value.shape[1]] = value
+    blocks = padded.view(rows, block, columns, block)
+    scale = blocks.abs().amax(dim=(1, 3), keepdim=True).clamp(min=1e-12) / 448
+    codes = (blocks / scale).to(torch.float8_e4m3fn)
+    values = (codes.to(torch.float32) * scale).view(padded.shape)[:value.shape[0], :value.shape[1]]
+    codes = codes.view(padded.shape)[:value.shape[0], :value.shape[1]].contiguous()
+    return codes, scale.view(rows, columns), values.contiguous()
+
+
 def kept(length):
     return list(range(length)) if length <= 64 else sorted({*range(0, length, 37), length - 1})
+
+
+def load_as(what):
+    """The config of a model_type that transformers runs with the code of another."""
+    others = {key: value for key, value in what["config"].items() if key != "model_type"}
+    return transformers.AutoConfig.for_model(what["as"], **others)
+
+
+def store_fp8(stored, pairs, value, block):
+    """Stores the tensors of a parameter; returns its value as read back."""
+    read = []
+    for name, part in pairs:
+        if part.dim() == 2 and "_proj" in name:
+            codes, scale, values = to_fp8(part.to(torch.float32), block)
+            stored[name], stored[f"{name}_scale_inv"] = codes, scale
+            read.append(values)
+        else:
+            stored[name] = part
+            read.append(part)
+    if len(read) == 1:
+        return read[0]
+    parts = value.shape[0]  # of experts: gate and up of each, or down
+    return torch.stack([torch.cat(read[e * len(read) // parts:(e + 1) * len(read) // parts]) for e in range(parts)])
 
 
 def make(directory, family, what):
@@ -79,14 +121,18 @@ def make(directory, family, what):
     with open(f"{directory}/config.json", "w") as file:
         json.dump(what["config"], file, indent=2)
         file.write("\n")
-    config = transformers.AutoConfig.from_pretrained(directory).get_text_config()
+    config = (transformers.AutoConfig.from_pretrained(directory) if "as" not in what else load_as(what)).get_text_config()
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     model = model.to(torch.float32).eval()
     stored = {}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             value = fill(name, parameter.shape, generator, what.get("norm", 1)).to(what["type"])
-            stored.update((what.get("prefix", "") + n, v) for n, v in published(what["config"]["model_type"], name, value))
+            pairs = [(what.get("prefix", "") + n, v) for n, v in published(what["config"]["model_type"], name, value)]
+            if "fp8" in what:
+                value = store_fp8(stored, pairs, value, what["fp8"])
+            else:
+                stored.update(pairs)
             parameter.copy_(value.to(torch.float32))
         for name, buffer in model.named_buffers():
             if "e_score_correction_bias" in name:  # large enough to change choices

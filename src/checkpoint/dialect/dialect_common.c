@@ -61,6 +61,8 @@ nib_status nib__weight_read_grid(const nib_weight_query *q, const char *suffix, 
     w->scale_type = scales->type == NIB_TYPE_U8 && type != NIB_TYPE_NONE ? type : scales->type;
     w->scale_stride_n = one ? 0 : nib__scheme_groups(&w->scheme, w->k);
     w->scale_stride_g = one ? 0 : 1;
+    if (scales->stored_n > 0) /* transposed */
+        w->scale_stride_n = 1, w->scale_stride_g = scales->stored_n;
     return nib__weight_check_scales(q, suffix);
 }
 

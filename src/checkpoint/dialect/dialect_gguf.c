@@ -7,8 +7,7 @@
 
 bool nib__weight_is_gguf(const nib_weight_query *q, const nib_tensor *codes)
 {
-    (void)codes;
-    return q->cp->gguf != NULL;
+    return q->cp->gguf != NULL && codes->stored_n == 0; /* a transposed view is plain floats */
 }
 
 nib_status nib__weight_gguf(const nib_weight_query *q)

@@ -114,6 +114,18 @@ void nib__gguf_heads(const nib_gguf *g, int64_t *heads, int64_t *kv_heads, int64
         *head = width / *heads;
 }
 
+void nib__gguf_latent(const nib_gguf *g, int64_t *nope, int64_t *value)
+{
+    const int64_t mla = read_size(g, "attention.key_length_mla"),
+                  key = mla > 0 ? mla : read_size(g, "attention.key_length"),
+                  rope = read_size(g, "rope.dimension_count");
+    *nope = *value = 0;
+    if (read_size(g, "attention.kv_lora_rank") == 0 || rope >= key)
+        return;
+    *nope = key - rope;
+    *value = read_size(g, mla > 0 ? "attention.value_length_mla" : "attention.value_length");
+}
+
 nib_status nib__gguf_translate(nib_container *parsed, size_t count, nib_arena *arena, nib_err *err)
 {
     const nib_gguf *first = parsed[0].gguf;

@@ -21,5 +21,7 @@ nib_status nib__gguf_check_parts(const nib_container *parsed, size_t count, nib_
 nib_status nib__gguf_translate(nib_container *parsed, size_t count, nib_arena *arena, nib_err *err);
 /* Numbers of query heads and of key/value heads, and the head width; 0: not given. */
 void nib__gguf_heads(const nib_gguf *gguf, int64_t *heads, int64_t *kv_heads, int64_t *head);
+/* Latent attention: channels of a head's keys that do not rotate, and of its values; 0 without. */
+void nib__gguf_latent(const nib_gguf *gguf, int64_t *nope, int64_t *value);
 
 #endif

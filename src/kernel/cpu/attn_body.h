@@ -18,8 +18,11 @@
  * not see may be read and scored together with positions that it sees, but they enter no maximum,
  * sum or product, so they may be NaN. A cap replaces the score before the maximum is taken.
  *
+ * Values that lie in the keys (latent) are turned into rows of f32 first, some dimensions of a
+ * softmax block at a time, for all rows of a tile. Widening is exact, so the order is the same.
+ *
  * An item is one slot and one head. Items of one sequence that share keys form a tile of up to
- * NIB_ATTN_ROWS rows: the heads of a group and, in a prompt, several slots. So keys and values are
+ * nib_tile.most rows: the heads of a group and, in a prompt, several slots. So keys and values are
  * read and widened once for all rows of the tile. NIB_ATTN_REGISTERS: 32 (of 16 lanes), 16 (of 8),
  * or 0 in plain C, where one form serves every type and window: more forms take long to compile and
  * gain little.
@@ -107,8 +110,9 @@ NIB_INLINE void score(const nib_tile *t, int64_t first, int64_t from, int row, n
     const nib_cache *c = &t->a->cache;
     const int64_t inside = from % NIB_CACHE_BLOCK, bytes = nib__cache_value_bytes(type);
     const char *keys = cache_block(t, c->keys, t->kv_head, first + from, type) + inside * bytes;
-    const char *next =
-        row == 0 && inside == 0 ? cache_block(t, c->values, t->kv_head, first + from, type) : NULL;
+    const char *next = row == 0 && inside == 0 && c->values != NULL
+                           ? cache_block(t, c->values, t->kv_head, first + from, type)
+                           : NULL;
     const float *q = t->q + row * t->padded;
     float *scores = t->scores + row * NIB_SOFTMAX_BLOCK + from;
     nib_lanes sum[NIB_ATTN_ROWS][4];
@@ -196,15 +200,15 @@ NIB_INLINE float max_score(float *scores, range seen)
 NIB_INLINE float exp_scores(const nib_tile *t, int row, int64_t first, range seen, float max,
                             nib_type type)
 {
+    const void *values = t->turned != NULL ? t->a->cache.keys : t->a->cache.values;
     float *scores = t->scores + row * NIB_SOFTMAX_BLOCK;
     nib_lanes sum = nib__lanes_set(0.0f);
     for (int64_t i = nib__round_down(seen.from, NIB_LANES); i < seen.to; i += NIB_LANES) {
         nib_lanes p =
             nib__lanes_exp(nib__lanes_sub(nib__lanes_load(scores + i), nib__lanes_set(max)));
-        nib__lanes_store(scores + i,
-                         type == NIB_TYPE_I8
-                             ? nib__lanes_mul(p, load_scales(t, t->a->cache.values, first + i))
-                             : p);
+        nib__lanes_store(scores + i, type == NIB_TYPE_I8
+                                         ? nib__lanes_mul(p, load_scales(t, values, first + i))
+                                         : p);
         if (i + NIB_LANES > seen.to)
             p = nib__lanes_keep_first(p, seen.to - i);
         if (i < seen.from)
@@ -254,42 +258,67 @@ NIB_INLINE void weigh_run(nib_lanes sum[NIB_ATTN_ROWS][4], const float *p, const
     }
 }
 
+/* Turns dimensions d..d + NIB_ATTN_TURNED of the values in the keys of `count` positions into rows.
+ * In the last cache block, positions up to whole lanes are turned, too. */
+NIB_INLINE void turn_values(const nib_tile *t, int64_t first, int64_t count, int64_t d,
+                            nib_type type)
+{
+    const int64_t dims = nib__min(NIB_ATTN_TURNED, t->wide - d),
+                  bytes = nib__cache_value_bytes(type);
+    for (int64_t i = 0; i < count; i += NIB_LANES) {
+        const char *keys = cache_block(t, t->a->cache.keys, t->kv_head, first + i, type) +
+                           (d * NIB_CACHE_BLOCK + i % NIB_CACHE_BLOCK) * bytes;
+        for (int64_t j = 0; j < dims; j++, keys += NIB_CACHE_BLOCK * bytes) {
+            float values[NIB_LANES];
+            nib__lanes_store(values, nib__lanes_load_as(keys, type));
+            for (int64_t l = 0; l < NIB_LANES; l++)
+                t->turned[(i + l) * NIB_ATTN_TURNED + j] = values[l];
+        }
+    }
+}
+
 /* part[r][d..d + 16 * vectors) += p . v over a softmax block. */
 NIB_INLINE void weigh(const nib_tile *t, const row_group *s, int64_t d, int64_t some, nib_type type,
-                      const bool windowed, const int rows, const int vectors)
+                      const bool windowed, const bool latent, const int rows, const int vectors)
 {
     const nib_cache *c = &t->a->cache;
-    const int64_t bytes = nib__cache_value_bytes(type), row_bytes = t->dim * bytes;
+    const nib_type stored = latent ? NIB_TYPE_F32 : type;
+    const int64_t bytes = nib__cache_value_bytes(stored),
+                  row_bytes = (latent ? NIB_ATTN_TURNED : t->wide) * bytes;
     const float *p = t->scores + s->row * NIB_SOFTMAX_BLOCK;
-    float *part = t->part + s->row * t->padded + d;
+    float *part = t->part + s->row * t->wide_padded + d;
     nib_lanes sum[NIB_ATTN_ROWS][4];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
-            sum[r][v] = nib__lanes_load(part + r * t->padded + v * NIB_LANES);
+            sum[r][v] = nib__lanes_load(part + r * t->wide_padded + v * NIB_LANES);
     for (int64_t i = 0; i < s->end; i += NIB_CACHE_BLOCK) {
-        const char *values = cache_block(t, c->values, t->kv_head, s->first + i, type) + d * bytes;
-        const char *next = s->row == 0 && d == 0 ? next_keys(t, s->first + i, type) : NULL;
+        const char *values =
+            latent ? (const char *)(t->turned + i * NIB_ATTN_TURNED + d % NIB_ATTN_TURNED)
+                   : cache_block(t, c->values, t->kv_head, s->first + i, type) + d * bytes;
+        const char *next =
+            !latent && s->row == 0 && d == 0 ? next_keys(t, s->first + i, type) : NULL;
         const int64_t end = nib__min(i + NIB_CACHE_BLOCK, s->end);
         /* where a window begins in the block, test each row at every position of the block */
         const int64_t split =
             windowed && i < s->common.from ? i : nib__max(i, nib__min(end, s->common.to));
-        weigh_run(sum, p, values, row_bytes, i, split, s->each, some, type, next, true, windowed,
+        weigh_run(sum, p, values, row_bytes, i, split, s->each, some, stored, next, true, windowed,
                   rows, vectors);
         weigh_run(sum, p, values + (split - i) * row_bytes, row_bytes, split, end, s->each, some,
-                  type, next, false, windowed, rows, vectors);
+                  stored, next, false, windowed, rows, vectors);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
-            nib__lanes_store(part + r * t->padded + v * NIB_LANES, sum[r][v]);
+            nib__lanes_store(part + r * t->wide_padded + v * NIB_LANES, sum[r][v]);
 }
 
-/* All dimensions of `rows` rows, starting at `row`. */
-NIB_INLINE void weigh_rows(const nib_tile *t, int row, int64_t first, const range *each,
-                           nib_type type, const bool windowed, const int rows, const int vectors)
+/* Dimensions d..end of `rows` rows, starting at `row`. */
+NIB_INLINE void weigh_rows(const nib_tile *t, int row, int64_t first, const range *each, int64_t d,
+                           int64_t end, nib_type type, const bool windowed, const bool latent,
+                           const int rows, const int vectors)
 {
     row_group s = {row, first, each + row, each[row], each[row].to};
     for (int r = 1; r < rows; r++) {
@@ -297,27 +326,30 @@ NIB_INLINE void weigh_rows(const nib_tile *t, int row, int64_t first, const rang
         s.common.to = nib__min(s.common.to, s.each[r].to);
         s.end = nib__max(s.end, s.each[r].to);
     }
-    int64_t d = 0;
-    for (; d + vectors * NIB_LANES <= t->dim; d += vectors * NIB_LANES)
-        weigh(t, &s, d, 0, type, windowed, rows, vectors);
-    for (; d + NIB_LANES <= t->dim; d += NIB_LANES)
-        weigh(t, &s, d, 0, type, windowed, rows, 1);
-    if (d < t->dim)
-        weigh(t, &s, d, t->dim - d, type, windowed, rows, 1);
+    for (; d + vectors * NIB_LANES <= end; d += vectors * NIB_LANES)
+        weigh(t, &s, d, 0, type, windowed, latent, rows, vectors);
+    for (; d + NIB_LANES <= end; d += NIB_LANES)
+        weigh(t, &s, d, 0, type, windowed, latent, rows, 1);
+    if (d < end)
+        weigh(t, &s, d, end - d, type, windowed, latent, rows, 1);
 }
 
-NIB_INLINE void weigh_tile(const nib_tile *t, int64_t first, const range *each, nib_type type,
-                           const bool windowed)
+/* Dimensions d..end of all rows. */
+NIB_INLINE void weigh_tile(const nib_tile *t, int64_t first, const range *each, int64_t d,
+                           int64_t end, nib_type type, const bool windowed, const bool latent)
 {
     int row = 0;
     for (; NIB_ATTN_REGISTERS == 32 && row + 8 <= t->rows; row += 8)
-        weigh_rows(t, row, first, each, type, windowed, 8, 2);
+        weigh_rows(t, row, first, each, d, end, type, windowed, latent, 8, 2);
     for (; row + 4 <= t->rows; row += 4)
-        weigh_rows(t, row, first, each, type, windowed, 4, NIB_ATTN_REGISTERS == 32 ? 4 : 1);
+        weigh_rows(t, row, first, each, d, end, type, windowed, latent, 4,
+                   NIB_ATTN_REGISTERS == 32 ? 4 : 1);
     for (; NIB_ATTN_REGISTERS > 0 && row + 2 <= t->rows; row += 2)
-        weigh_rows(t, row, first, each, type, windowed, 2, NIB_ATTN_REGISTERS == 32 ? 4 : 2);
+        weigh_rows(t, row, first, each, d, end, type, windowed, latent, 2,
+                   NIB_ATTN_REGISTERS == 32 ? 4 : 2);
     for (; row < t->rows; row++)
-        weigh_rows(t, row, first, each, type, windowed, 1, NIB_ATTN_REGISTERS > 0 ? 4 : 1);
+        weigh_rows(t, row, first, each, d, end, type, windowed, latent, 1,
+                   NIB_ATTN_REGISTERS > 0 ? 4 : 1);
 }
 
 /* ---- a tile ---- */
@@ -331,9 +363,9 @@ NIB_INLINE void merge(nib_tile *t, int row, bool is_first, float block_max, floa
     nib__lanes_store(factors, nib__lanes_exp(nib__lanes_load(factors)));
     const nib_lanes old_factor = nib__lanes_set(is_first ? 0.0f : factors[0]);
     const nib_lanes new_factor = nib__lanes_set(factors[1]);
-    const float *part = t->part + row * t->padded;
-    float *total = t->total + row * t->padded;
-    for (int64_t d = 0; d < t->padded; d += NIB_LANES) {
+    const float *part = t->part + row * t->wide_padded;
+    float *total = t->total + row * t->wide_padded;
+    for (int64_t d = 0; d < t->wide_padded; d += NIB_LANES) {
         const nib_lanes old = is_first ? nib__lanes_set(0.0f) : nib__lanes_load(total + d);
         nib__lanes_store(total + d, nib__lanes_fma(nib__lanes_load(part + d), new_factor,
                                                    nib__lanes_mul(old, old_factor)));
@@ -357,7 +389,7 @@ NIB_INLINE int64_t first_scored(const nib_tile *t, int64_t block)
 
 /* The part of positions first..first + count that each row sees. */
 NIB_INLINE void find_seen(const nib_tile *t, int64_t first, int64_t count,
-                          range each[NIB_ATTN_ROWS])
+                          range each[NIB_ATTN_ROWS_MAX])
 {
     for (int r = 0; r < t->rows; r++) {
         const int64_t from = nib__max(0, t->begins[r] - first),
@@ -368,11 +400,11 @@ NIB_INLINE void find_seen(const nib_tile *t, int64_t first, int64_t count,
 
 /* One softmax block, from its first scored position on. */
 NIB_INLINE void attend_block(nib_tile *t, int64_t first, int64_t count, nib_type type,
-                             const bool windowed)
+                             const bool windowed, const bool latent)
 {
     const float cap = t->a->cap;
-    float max[NIB_ATTN_ROWS], weight[NIB_ATTN_ROWS];
-    range each[NIB_ATTN_ROWS];
+    float max[NIB_ATTN_ROWS_MAX], weight[NIB_ATTN_ROWS_MAX];
+    range each[NIB_ATTN_ROWS_MAX];
     find_seen(t, first, count, each);
     score_tile(t, first, count, type);
     for (int r = 0; r < t->rows; r++) {
@@ -386,14 +418,19 @@ NIB_INLINE void attend_block(nib_tile *t, int64_t first, int64_t count, nib_type
     for (int r = 0; r < t->rows; r++) /* a separate loop, so that rows do not wait for each other */
         if (is_nonempty(each[r]))
             weight[r] = exp_scores(t, r, first, seen_by(each, r, windowed), max[r], type);
-    memset(t->part, 0, (size_t)(t->rows * t->padded) * sizeof *t->part);
-    weigh_tile(t, first, each, type, windowed);
+    memset(t->part, 0, (size_t)(t->rows * t->wide_padded) * sizeof *t->part);
+    if (!latent)
+        weigh_tile(t, first, each, 0, t->wide, type, windowed, false);
+    for (int64_t d = 0; latent && d < t->wide; d += NIB_ATTN_TURNED) {
+        turn_values(t, first, count, d, type);
+        weigh_tile(t, first, each, d, nib__min(d + NIB_ATTN_TURNED, t->wide), type, windowed, true);
+    }
     for (int r = 0; r < t->rows; r++)
         if (is_nonempty(each[r]))
             merge(t, r, windowed ? t->begins[r] >= first : first == 0, max[r], weight[r]);
 }
 
-NIB_INLINE void attend(nib_tile *t, nib_type type, const bool windowed)
+NIB_INLINE void attend(nib_tile *t, nib_type type, const bool windowed, const bool latent)
 {
     t->earliest = t->begins[0], t->longest = t->ends[0];
     for (int r = 1; r < t->rows; r++) {
@@ -405,19 +442,19 @@ NIB_INLINE void attend(nib_tile *t, nib_type type, const bool windowed)
         const int64_t end = nib__min(block + NIB_SOFTMAX_BLOCK, t->longest);
         const int64_t first = windowed ? first_scored(t, block) : block;
         if (first < end)
-            attend_block(t, first, end - first, type, windowed);
+            attend_block(t, first, end - first, type, windowed, latent);
     }
     for (int r = 0; t->a->sinks != NULL && r < t->rows; r++) {
-        memset(t->part + r * t->padded, 0, (size_t)t->padded * sizeof *t->part);
+        memset(t->part + r * t->wide_padded, 0, (size_t)t->wide_padded * sizeof *t->part);
         merge(t, r, false, t->a->sinks[t->heads[r]], 1.0f);
     }
     for (int r = 0; r < t->rows; r++) {
         const nib_lanes weight = nib__lanes_set(t->weight[r]);
-        float *total = t->total + r * t->padded;
-        for (int64_t d = 0; d < t->padded; d += NIB_LANES)
+        float *total = t->total + r * t->wide_padded;
+        for (int64_t d = 0; d < t->wide_padded; d += NIB_LANES)
             nib__lanes_store(total + d, nib__lanes_div(nib__lanes_load(total + d), weight));
-        memcpy(t->a->out + t->slots[r] * t->a->ldo + t->heads[r] * t->dim, total,
-               (size_t)t->dim * sizeof *total);
+        memcpy(t->a->out + t->slots[r] * t->a->ldo + t->heads[r] * t->wide, total,
+               (size_t)t->wide * sizeof *total);
     }
     for (int r = 0; t->a->lse != NULL && r < t->rows; r++)
         t->a->lse[t->slots[r] * t->a->heads + t->heads[r]] =
@@ -425,16 +462,24 @@ NIB_INLINE void attend(nib_tile *t, nib_type type, const bool windowed)
 }
 
 #if NIB_ATTN_REGISTERS == 0
-static void attend_any(nib_tile *t) { attend(t, t->a->cache.type, t->a->window > 0); }
+static void attend_any(nib_tile *t)
+{
+    attend(t, t->a->cache.type, t->a->window > 0, t->turned != NULL);
+}
 #else
-static void attend_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, false); }
-static void attend_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, false); }
-static void attend_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, false); }
-static void attend_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, false); }
-static void attend_window_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, true); }
-static void attend_window_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, true); }
-static void attend_window_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, true); }
-static void attend_window_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, true); }
+static void attend_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, false, false); }
+static void attend_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, false, false); }
+static void attend_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, false, false); }
+static void attend_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, false, false); }
+static void attend_window_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, true, false); }
+static void attend_window_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, true, false); }
+static void attend_window_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, true, false); }
+static void attend_window_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, true, false); }
+static void attend_latent_f32(nib_tile *t) { attend(t, NIB_TYPE_F32, true, true); }
+static void attend_latent_f16(nib_tile *t) { attend(t, NIB_TYPE_F16, true, true); }
+static void attend_latent_bf16(nib_tile *t) { attend(t, NIB_TYPE_BF16, true, true); }
+static void attend_latent_i8(nib_tile *t) { attend(t, NIB_TYPE_I8, true, true); }
+#define FORM(name) (latent ? attend_latent_##name : windowed ? attend_window_##name : attend_##name)
 #endif
 
 void NIB_ATTN(const nib_attn *a, int64_t item0, int64_t item1, void *scratch)
@@ -442,14 +487,15 @@ void NIB_ATTN(const nib_attn *a, int64_t item0, int64_t item1, void *scratch)
 #if NIB_ATTN_REGISTERS == 0
     nib__attn_tiles(a, item0, item1, scratch, attend_any);
 #else
-    const bool windowed = a->window > 0;
+    const bool windowed = a->window > 0, latent = a->cache.values == NULL;
     void (*run)(nib_tile * t) = NULL;
     switch (a->cache.type) {
-    case NIB_TYPE_F16: run = windowed ? attend_window_f16 : attend_f16; break;
-    case NIB_TYPE_BF16: run = windowed ? attend_window_bf16 : attend_bf16; break;
-    case NIB_TYPE_I8: run = windowed ? attend_window_i8 : attend_i8; break;
-    default: run = windowed ? attend_window_f32 : attend_f32; break;
+    case NIB_TYPE_F16: run = FORM(f16); break;
+    case NIB_TYPE_BF16: run = FORM(bf16); break;
+    case NIB_TYPE_I8: run = FORM(i8); break;
+    default: run = FORM(f32); break;
     }
     nib__attn_tiles(a, item0, item1, scratch, run);
 #endif
 }
+#undef FORM

@@ -11,12 +11,21 @@
 #define NIB_ATTN_REGISTERS 0
 #include "attn_body.h"
 
-/* For every row of a tile: scores, query, the sums of a block and of all blocks. */
+static int most_rows(const nib_cache *c)
+{
+    return c->values == NULL ? NIB_ATTN_ROWS_MAX : NIB_ATTN_ROWS;
+}
+
+/* For every row of a tile: scores, query, the sums of a block and of all blocks. Then values turned
+ * from keys. */
 static size_t attn_scratch(const void *args)
 {
-    const nib_attn *a = args;
-    const int64_t padded = nib__round_up(a->cache.head_dim, NIB_LANES);
-    return (size_t)(NIB_ATTN_ROWS * (NIB_SOFTMAX_BLOCK + 3 * padded)) * sizeof(float);
+    const nib_cache *c = &((const nib_attn *)args)->cache;
+    const int64_t padded = nib__round_up(c->head_dim, NIB_LANES),
+                  wide = nib__round_up(nib__cache_value_dim(c), NIB_LANES),
+                  turned = c->values == NULL ? NIB_SOFTMAX_BLOCK * NIB_ATTN_TURNED : 0;
+    return (size_t)(most_rows(c) * (NIB_SOFTMAX_BLOCK + padded + 2 * wide) + turned) *
+           sizeof(float);
 }
 
 static void run_tile(nib_tile *t, void (*run)(nib_tile *t))
@@ -43,18 +52,25 @@ void nib__attn_tiles(const nib_attn *a, int64_t item0, int64_t item1, void *scra
 {
     const int64_t dim = a->cache.head_dim, padded = nib__round_up(dim, NIB_LANES);
     const int64_t share = a->heads / a->cache.kv_heads;
-    nib_tile t = {.a = a, .dim = dim, .padded = padded, .scores = scratch};
-    t.q = t.scores + NIB_ATTN_ROWS * NIB_SOFTMAX_BLOCK;
-    t.part = t.q + NIB_ATTN_ROWS * padded;
-    t.total = t.part + NIB_ATTN_ROWS * padded;
-    memset(t.q, 0, (size_t)(NIB_ATTN_ROWS * padded) * sizeof *t.q);
+    nib_tile t = {.a = a,
+                  .dim = dim,
+                  .padded = padded,
+                  .wide = nib__cache_value_dim(&a->cache),
+                  .most = most_rows(&a->cache),
+                  .scores = scratch};
+    t.wide_padded = nib__round_up(t.wide, NIB_LANES);
+    t.q = t.scores + t.most * NIB_SOFTMAX_BLOCK;
+    t.part = t.q + t.most * padded;
+    t.total = t.part + t.most * t.wide_padded;
+    t.turned = a->cache.values == NULL ? t.total + t.most * t.wide_padded : NULL;
+    memset(t.q, 0, (size_t)(t.most * padded) * sizeof *t.q);
     for (t.kv_head = 0; t.kv_head < a->cache.kv_heads; t.kv_head++) {
         for (int64_t slot = item0 / a->heads; slot * a->heads < item1; slot++) {
             const int64_t first = slot * a->heads + t.kv_head * share;
             const int64_t begin = nib__max(item0, first), end = nib__min(item1, first + share);
             const int32_t *table = a->cache.tables + a->sequence[slot] * a->cache.table_ld;
             for (int64_t item = begin; item < end; item++) {
-                if (t.rows == NIB_ATTN_ROWS || t.table != table)
+                if (t.rows == t.most || t.table != table)
                     run_tile(&t, run);
                 t.table = table;
                 add_item(&t, slot, item - slot * a->heads);

@@ -220,21 +220,27 @@ static void store_spread(void *to, nib_type type, const float *from, int64_t cou
     }
 }
 
-/* Stores one head's key and value at position `inside` of a block. */
-static void store_head(const nib_cache *c, char *keys, char *values, int64_t inside, const float *k,
-                       const float *v)
+/* Store one head's key, and its value, at position `inside` of a block. */
+static void store_key(const nib_cache *c, char *keys, int64_t inside, const float *k)
 {
-    const int64_t dim = c->head_dim, bytes = nib__cache_value_bytes(c->type);
-    char *const key = keys + inside * bytes, *const value = values + inside * dim * bytes;
-    if (c->type == NIB_TYPE_I8) {
-        const int64_t scales = NIB_CACHE_BLOCK * dim;
-        quantize_vector((int8_t *)key, NIB_CACHE_BLOCK, (float *)(void *)(keys + scales) + inside,
-                        k, dim);
-        quantize_vector((int8_t *)value, 1, (float *)(void *)(values + scales) + inside, v, dim);
-    } else {
+    const int64_t dim = c->head_dim;
+    char *const key = keys + inside * nib__cache_value_bytes(c->type);
+    if (c->type == NIB_TYPE_I8)
+        quantize_vector((int8_t *)key, NIB_CACHE_BLOCK,
+                        (float *)(void *)(keys + NIB_CACHE_BLOCK * dim) + inside, k, dim);
+    else
         store_spread(key, c->type, k, dim);
+}
+
+static void store_value(const nib_cache *c, char *values, int64_t inside, const float *v)
+{
+    const int64_t dim = c->head_dim;
+    char *const value = values + inside * dim * nib__cache_value_bytes(c->type);
+    if (c->type == NIB_TYPE_I8)
+        quantize_vector((int8_t *)value, 1,
+                        (float *)(void *)(values + NIB_CACHE_BLOCK * dim) + inside, v, dim);
+    else
         round_values(value, c->type, v, dim);
-    }
 }
 
 void NIB_TOKEN(store_kv)(const nib_store_kv *a, int64_t m0, int64_t m1)
@@ -249,8 +255,9 @@ void NIB_TOKEN(store_kv)(const nib_store_kv *a, int64_t m0, int64_t m1)
             const int64_t block =
                 c->tables[a->sequence[m] * c->table_ld + position / NIB_CACHE_BLOCK];
             const int64_t at = (block * c->block_heads + h) * bytes;
-            store_head(c, (char *)c->keys + at, (char *)c->values + at, position % NIB_CACHE_BLOCK,
-                       a->k + from, a->v + from);
+            store_key(c, (char *)c->keys + at, position % NIB_CACHE_BLOCK, a->k + from);
+            if (c->values != NULL)
+                store_value(c, (char *)c->values + at, position % NIB_CACHE_BLOCK, a->v + from);
         }
 }
 

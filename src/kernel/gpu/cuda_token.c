@@ -24,6 +24,7 @@ enum {
 #define SM80 NIB_AT_LEAST(SM, 80, "its machine code begins at sm_80")
 static const nib_cond sm80[] = {SM80, NIB_COND_END};
 static const nib_cond float_cache[] = {SM80, NIB_FLOAT_CACHE, NIB_COND_END};
+static const nib_cond attends[] = {SM80, NIB_FLOAT_CACHE, NIB_NO_LATENT, NIB_COND_END};
 
 static const nib_cond greedy[] = {
     SM80,
@@ -128,7 +129,7 @@ static const nib_kernel rows[] = {
     ROW("scale_f32", SCALE, OTHER, token, nib__launch_scale,
         "one thread per value, with or without a cap"),
     ROW("add_f32", ADD, EXACT, token, nib__launch_add, "one thread per value"),
-    OF("attn_f32", ATTN, float_cache, attention, launch_attention,
+    OF("attn_f32", ATTN, attends, attention, launch_attention,
        "two warps per head and token, or if there are few tokens 8 or 16, which take turns at 32 "
        "positions; windows, chunks, caps and sinks"),
     ROW("gather_f32", GATHER, EXACT, token, nib__launch_gather, "one thread per value"),

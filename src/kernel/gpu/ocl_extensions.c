@@ -47,7 +47,7 @@ static int launch_attention_sg(const void *args, nib_launch out[])
 
 #define SUBGROUPS NIB_IS(SUBGROUPS, 1, "they sum a work-group's values")
 static const nib_cond subgroups[] = {SUBGROUPS, NIB_COND_END};
-static const nib_cond attends[] = {SUBGROUPS, NIB_FLOAT_CACHE, NIB_COND_END};
+static const nib_cond attends[] = {SUBGROUPS, NIB_FLOAT_CACHE, NIB_NO_LATENT, NIB_COND_END};
 static const nib_cond dot8[] = {
     NIB_IS(DOT8, 1, "it multiplies four pairs of 8-bit codes at a time"),
     NIB_COND_END,

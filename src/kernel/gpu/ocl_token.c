@@ -194,6 +194,7 @@ static int launch_norm(const void *args, nib_launch out[])
 
 static const nib_cond any_device[] = {NIB_COND_END};
 static const nib_cond float_cache[] = {NIB_FLOAT_CACHE, NIB_COND_END};
+static const nib_cond attends[] = {NIB_FLOAT_CACHE, NIB_NO_LATENT, NIB_COND_END};
 
 #define ROW(name_, op_, numbers_, conditions, file, function, words)                               \
     {                                                                                              \
@@ -216,7 +217,7 @@ static const nib_kernel rows[] = {
     ROW("scale_f32", SCALE, OTHER, any_device, token, nib__launch_scale,
         "one work-item per value, with or without a cap"),
     ROW("add_f32", ADD, EXACT, any_device, token, nib__launch_add, "one work-item per value"),
-    ROW("attn_f32", ATTN, OTHER, float_cache, attention, nib__ocl_attention,
+    ROW("attn_f32", ATTN, OTHER, attends, attention, nib__ocl_attention,
         "one work-group per head and token, or eight tokens if there are many; windows, chunks, "
         "caps and "
         "sinks"),

@@ -11,6 +11,7 @@
 enum { NIB_OCL_GROUP = 64 }; /* work-items of a group on OpenCL, of which some share a row */
 
 /* The condition of rows that write or read the KV cache. */
+#define NIB_NO_LATENT NIB_IS(LATENT, 0, "it reads values of their own")
 #define NIB_FLOAT_CACHE                                                                            \
     NIB_ONE_OF(CACHE, NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16),      \
                "it keeps keys and values as floats")

@@ -37,6 +37,9 @@ static const nib_family_row *const families[] = {
     [NIB_ARCH_GLM4_MOE] = &nib__family_glm4_moe,
     [NIB_ARCH_GPT_OSS] = &nib__family_gpt_oss,
     [NIB_ARCH_LLAMA4] = &nib__family_llama4,
+    [NIB_ARCH_DEEPSEEK_V2] = &nib__family_deepseek_v2,
+    [NIB_ARCH_DEEPSEEK_V3] = &nib__family_deepseek_v3,
+    [NIB_ARCH_KIMI_K2] = &nib__family_kimi_k2,
 };
 
 const nib_family_row *nib__family_at(size_t i) { return i < COUNT(families) ? families[i] : NULL; }

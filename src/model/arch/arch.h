@@ -21,13 +21,15 @@ typedef struct nib_family_key {
         NIB_OWN_INVERSE_ROOT,
         NIB_OWN_FLAG,    /* most above 1: also a number, which is true unless it is 0 */
         NIB_OWN_COUNT,   /* an int64_t */
+        NIB_OWN_WORD,    /* an int64_t: which of the words in text, which '|' separates */
         NIB_OWN_CHECKED, /* only checked against least and most, not stored */
         NIB_OWN_TEXT     /* only checked against text, not stored */
     } is;
     bool optional;      /* of a count: GGUF may leave it out */
+    bool none;          /* NIB_OWN_COUNT: 0 stands for null */
     double absent;      /* default of transformers; of a flag in GGUF: false */
     double least, most; /* supported range */
-    const char *text;   /* NIB_OWN_TEXT: the supported value */
+    const char *text;   /* NIB_OWN_TEXT: the supported value; NIB_OWN_WORD: the supported ones */
     /* value with which the key has no effect, so that families that do not read it accept it,
      * besides null, false and empty lists. 0, NULL: no such value */
     double elsewhere;
@@ -70,6 +72,10 @@ typedef struct nib_expert_names {
 #define NIB_USUAL_EXPERTS                                                                          \
     .router = "mlp.gate", .gate = "mlp.experts.%d.gate_proj", .up = "mlp.experts.%d.up_proj",      \
     .down = "mlp.experts.%d.down_proj"
+
+#define NIB_USUAL_SHARED                                                                           \
+    .shared_gate = "mlp.shared_experts.gate_proj", .shared_up = "mlp.shared_experts.up_proj",      \
+    .shared_down = "mlp.shared_experts.down_proj"
 
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */
@@ -172,9 +178,11 @@ nib_qk_norm nib__block_qk_norm(const nib_config *c);
 int nib__block_embed(nib_build *b, const nib_config *c);
 /* Emits a norm of [width] values. */
 int nib__block_norm(nib_build *b, const nib_config *c, int64_t layer, const char *part, int x);
-/* Emits attention over x: projections, norms of queries and keys, RoPE, and the output
- * projection. */
+/* Emits attention over x: projections, norms of queries and keys, RoPE, and the output projection;
+ * latent attention if the config has it. */
 int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm);
+/* Emits latent attention over x (deepseek.c). */
+int nib__block_latent(nib_build *b, const nib_config *c, int64_t layer, int x);
 /* Emits x plus the output of a branch. */
 int nib__block_add(nib_build *b, const nib_config *c, int x, int branch);
 /* Emits down(silu(gate(x)) * up(x)), or with the family's activation. */
@@ -200,6 +208,7 @@ extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_
     nib__family_cohere, nib__family_cohere2, nib__family_starcoder2, nib__family_stablelm,
     nib__family_ministral, nib__family_ministral3, nib__family_phi3, nib__family_glm,
     nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral, nib__family_granite_moe,
-    nib__family_glm4_moe, nib__family_gpt_oss, nib__family_llama4;
+    nib__family_glm4_moe, nib__family_gpt_oss, nib__family_llama4, nib__family_deepseek_v2,
+    nib__family_deepseek_v3, nib__family_kimi_k2;
 
 #endif

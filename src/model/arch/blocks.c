@@ -58,6 +58,8 @@ static nib_gating gating_of(const nib_config *c)
 
 int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm)
 {
+    if (c->latent.rank > 0)
+        return nib__block_latent(b, c, layer, x);
     const int64_t window = nib__config_window(c, layer);
     const int table = window > 0 && c->local_theta > 0;
     const bool rotates = nib__config_has_rope(c, layer), scales = c->query_beta > 0;
@@ -81,10 +83,10 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
     q = norm_heads(b, c, q, layer, "self_attn.q_norm", c->heads, norm);
     k = norm_heads(b, c, k, layer, "self_attn.k_norm", c->kv_heads, norm);
     if (rotates) {
-        q = nib__emit_rope(b, q, c->heads, query_table);
-        k = nib__emit_rope(b, k, c->kv_heads, table);
+        q = nib__emit_rope(b, q, c->heads, query_table, 0);
+        k = nib__emit_rope(b, k, c->kv_heads, table, 0);
     } else if (scales && c->query_unrotated) {
-        q = nib__emit_rope(b, q, c->heads, 1); /* by an angle of 0 */
+        q = nib__emit_rope(b, q, c->heads, 1, 0); /* by an angle of 0 */
     }
     if (rotates && norm == NIB_QK_BARE) {
         q = nib__emit_norm(b, q, NIB_NO_ID, c->heads);

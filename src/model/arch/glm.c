@@ -88,10 +88,8 @@ static const nib_family_key keys_of_mixture[] = {
     {.key = NULL},
 };
 
-static const nib_expert_names experts = {
-    NIB_USUAL_EXPERTS, .choice_bias = "mlp.gate.e_score_correction_bias",
-    .shared_gate = "mlp.shared_experts.gate_proj", .shared_up = "mlp.shared_experts.up_proj",
-    .shared_down = "mlp.shared_experts.down_proj"};
+static const nib_expert_names experts = {NIB_USUAL_EXPERTS, NIB_USUAL_SHARED,
+                                         .choice_bias = "mlp.gate.e_score_correction_bias"};
 
 static void complete_mixture(nib_config *c)
 {
