@@ -199,6 +199,14 @@ static void run_route_sums(const nib_kernel *row, const void *args, int64_t begi
     row->run.route_sums(args, begin, end);
 }
 
+/* One part. */
+static void run_balance(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                        void *scratch)
+{
+    (void)begin, (void)end, (void)scratch;
+    row->run.balance(args);
+}
+
 static void run_embed_dw(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
                          void *scratch)
 {
@@ -261,7 +269,7 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
     [NIB_OP_ROUTE_DX] = {run_route_dx, .values = 3, .by_tokens = true},
     [NIB_OP_COMBINE_DW] = {run_combine_dw, .values = 2},
     [NIB_OP_ROUTE_SUMS] = {run_route_sums, .values = 1},
-    [NIB_OP_BALANCE] = {NULL, .values = 0},
+    [NIB_OP_BALANCE] = {run_balance, .values = 0},
     [NIB_OP_EMBED_DW] = {run_embed_dw, .values = 3},
     [NIB_OP_BIAS_DW] = {run_bias_dw, .values = 1},
     [NIB_OP_XENT] = {run_xent, .values = 3, .by_tokens = true, .inplace = {NIB_INPLACE_FIRST},

@@ -520,11 +520,11 @@ static nib_status read_family_keys(reader *r)
 {
     const nib_family_key *keys = nib__family_of(r->c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
-        double value = keys[i].absent;
+        double value = keys[i].none ? 0 : keys[i].absent;
         bool found, flag = false;
         if (keys[i].gguf == NULL)
             continue;
-        const bool needed = keys[i].is == NIB_OWN_COUNT && !keys[i].optional;
+        const bool needed = keys[i].is == NIB_OWN_COUNT && !keys[i].optional && !keys[i].none;
         arch_key(r, keys[i].gguf);
         if (keys[i].is == NIB_OWN_FLAG) {
             NIB_TRY(nib__gguf_bool(&flag, &found, r->g, r->key, r->err));

@@ -44,7 +44,7 @@ static const char *const families[] = {
     "mistral", "granite",    "gemma",        "gemma2",         "gemma3",     "cohere",
     "cohere2", "starcoder2", "stablelm",     "ministral",      "ministral3", "phi3",
     "glm",     "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",  "qwen3_moe_plain",
-    "mixtral", "granitemoe", "glm4_moe",     "gpt_oss"};
+    "mixtral", "granitemoe", "glm4_moe",     "gpt_oss",        "llama4"};
 
 /* Recipes for all layers but routers and the head, which stay bf16. */
 #define ALL_BUT_ROUTERS(scheme)                                                                    \
@@ -54,7 +54,7 @@ static const char *const families[] = {
 static const char *mxfp8_of(const char *family)
 {
     return strstr(family, "moe") != NULL || strcmp(family, "mixtral") == 0 ||
-                   strcmp(family, "gpt_oss") == 0
+                   strcmp(family, "gpt_oss") == 0 || strcmp(family, "llama4") == 0
                ? ALL_BUT_ROUTERS("mxfp8")
                : "mxfp8+head";
 }

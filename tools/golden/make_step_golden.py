@@ -8,6 +8,7 @@ A fused weight's gradient is written part by part, as Nibble trains it.
 usage: make_step_golden.py OUT_FOLDER [FAMILY...]"""
 import json
 import os
+import re
 import sys
 
 import torch
@@ -80,6 +81,10 @@ FAMILIES = {
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,
         "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
         layer_types=["sliding_attention", "full_attention"]), 0.5),
+    "llama4": ("Llama4Text", dict(tie_word_embeddings=False, head_dim=8, pad_token_id=None, num_local_experts=4,
+                                  num_experts_per_tok=2, intermediate_size=12, intermediate_size_mlp=20, moe_layers=[1],
+                                  no_rope_layers=[1, 0], attention_chunk_size=8, attn_temperature_tuning=True, floor_scale=4,
+                                  attn_scale=0.3, use_qk_norm=True)),
     "stablelm": ("StableLm", dict(tie_word_embeddings=False, use_qkv_bias=True, layer_norm_eps=1e-5,
                                   partial_rotary_factor=0.7)),
     "stablelm_norms": ("StableLm", dict(tie_word_embeddings=False, layer_norm_eps=1e-5, partial_rotary_factor=0.7,
@@ -94,17 +99,17 @@ def build(arch):
 
 
 def expert_parts(name, value, config):
-    """Splits a stack [experts][rows][columns]; gpt-oss has [experts][columns][rows], with gate and up in turn."""
-    turned = config.model_type == "gpt_oss"
+    """Splits a stack [experts][rows][columns]; Llama 4 and gpt-oss have [experts][columns][rows], gpt-oss with gate and up in turn."""
+    turned, in_turn = config.model_type in ("gpt_oss", "llama4_text"), config.model_type == "gpt_oss"
     kind = "bias" if name.endswith("_bias") else "weight"
-    layer = name.split(".mlp." if ".mlp." in name else ".block_sparse_moe.")[0]
+    layer = re.split(r"\.(?:mlp|block_sparse_moe|feed_forward)\.", name)[0]
     prefix, gate, up, down = EXPERTS.get(config.model_type, EXPERTS["qwen3_moe"])
     result = []
     for e, part in enumerate(value):
         part = part.T if turned and kind == "weight" else part
         pairs = [(down, part)]
         if "gate_up" in name:
-            pairs = zip((gate, up), (part[::2], part[1::2]) if turned else part.chunk(2))
+            pairs = zip((gate, up), (part[::2], part[1::2]) if in_turn else part.chunk(2))
         result += [(f"{layer}.{prefix}{e}.{which}.{kind}", own) for which, own in pairs]
     return result
 
@@ -113,7 +118,8 @@ def parts(name, value, config):
     """Splits rows of q, k and v, of gate and up, or experts, into named parts. For norms per head see join_heads."""
     if ".experts." in name:
         return expert_parts(name, value, config)
-    if ".router." in name:  # Granite's and gpt-oss's
+    name = name.replace(".feed_forward.", ".mlp.")
+    if ".router." in name:  # Granite's, Llama 4's and gpt-oss's
         return [(name.replace("block_sparse_moe.router", "mlp.gate").replace("mlp.router", "mlp.gate"), value)]
     if config.model_type == "mixtral" and ".mlp.gate." in name:
         return [(name.replace(".mlp.gate.", ".block_sparse_moe.gate."), value)]

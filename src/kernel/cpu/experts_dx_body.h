@@ -82,13 +82,15 @@ void NIB_EXPERTS(route_dx)(const nib_route_dx *a, int64_t m0, int64_t m1)
                     *dweight = a->dweight + m * rule->top_k;
         float *dx = a->dx + m * a->lddx;
         float scores[NIB_EXPERTS_MAX];
-        const bool plain = rule->score == NIB_SCORE_SOFTMAX && !rule->normalize;
+        const bool plain = rule->score == NIB_SCORE_SOFTMAX && !rule->normalize,
+                   sigmoid =
+                       rule->score == NIB_SCORE_SIGMOID || rule->score == NIB_SCORE_CHOSEN_SIGMOID;
         memset(dx, 0, (size_t)rule->experts * sizeof *dx);
-        if (rule->score == NIB_SCORE_SIGMOID)
+        if (sigmoid)
             sigmoid_row(scores, logits, rule->experts);
         else if (plain || a->load != NULL)
             softmax_row(scores, logits, rule->experts);
-        if (rule->score == NIB_SCORE_SIGMOID)
+        if (sigmoid)
             sigmoid_dx(dx, rule, scores, routing, dweight);
         else if (plain)
             softmax_dx(dx, rule, scores, routing, dweight);
