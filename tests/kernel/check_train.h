@@ -198,11 +198,16 @@ static result run_route_dx(const nib_kernel *row, memory *m, nib_route_dx a, int
     return (result){a.dx, count};
 }
 
+static bool is_sigmoid(const nib_routing *rule)
+{
+    return rule->score == NIB_SCORE_SIGMOID || rule->score == NIB_SCORE_CHOSEN_SIGMOID;
+}
+
 /* The sum of softmax weights is constant, so their gradients add up to 0; a sigmoid has no such
  * rule. */
 static bool adds_up(const nib_route_dx *a, const float *dx)
 {
-    for (int64_t i = 0; i < a->m && a->rule->score != NIB_SCORE_SIGMOID; i++) {
+    for (int64_t i = 0; i < a->m && !is_sigmoid(a->rule); i++) {
         double sum = 0, size = 0;
         for (int64_t e = 0; e < a->rule->experts; e++) {
             sum += (double)dx[i * a->lddx + e];
@@ -220,7 +225,7 @@ static bool check_route_dx(verdict *v, const nib_kernel *row, const nib_kernel *
     memory m = {.count = 0};
     nib_routing rule = {.experts = width,
                         .top_k = 1 + below(r, nib__min(width, 8)),
-                        .score = (nib_score)below(r, 3),
+                        .score = (nib_score)below(r, 4),
                         .groups = 1,
                         .top_groups = 1,
                         .normalize = below(r, 2) != 0,
@@ -231,7 +236,7 @@ static bool check_route_dx(verdict *v, const nib_kernel *row, const nib_kernel *
     a.logits = floats(&m, rows * a.ldx, r, VALUES_RANDOM);
     a.routing = routed(&m, &rule, a.logits, a.ldx, rows);
     a.dweight = floats(&m, rows * rule.top_k, r, VALUES_RANDOM);
-    a.load = rule.score != NIB_SCORE_SIGMOID ? floats_or_none(&m, width, r) : NULL;
+    a.load = !is_sigmoid(&rule) ? floats_or_none(&m, width, r) : NULL;
     const result want = run_route_dx(ref, &m, a, rows), got = run_route_dx(row, &m, a, rows);
     const bool right = adds_up(&a, got.values) || broken(v, "gradients of logits do not add up");
     return check_results(v, &m, row, want, got, run_route_dx(row, &m, a, 1), "token by token") &&
