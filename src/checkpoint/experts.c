@@ -38,6 +38,11 @@ static const struct name_row {
     {"llama4", "feed_forward", "mlp"},
 };
 
+/* How the names of a text model begin where a family has models with images, and here. */
+static const struct name_row prefixes[] = {
+    {"gemma4", "model.language_model.", "model."},
+};
+
 /* Whether the model is of this family: that of a text model adds _text to its name, Granite's with
  * shared experts or Mamba layers shared or hybrid. */
 static bool is_family(const char *model_type, const char *family)
@@ -95,12 +100,25 @@ static bool replace_module(char out[NIB_FUSED_NAME], const char *name, const cha
     return used < NIB_FUSED_NAME;
 }
 
+/* If the name begins with `from`: the name with `to` instead. */
+static bool replace_start(char out[NIB_FUSED_NAME], const char *name, const char *from,
+                          const char *to)
+{
+    const size_t size = strlen(from);
+    return strncmp(name, from, size) == 0 &&
+           snprintf(out, NIB_FUSED_NAME, "%s%s", to, name + size) < NIB_FUSED_NAME;
+}
+
 bool nib__experts_other_name(char out[NIB_FUSED_NAME], const char *family, const char *module,
                              size_t number)
 {
     for (size_t i = 0; i < COUNT(names); i++)
         if (is_family(family, names[i].family) &&
             replace_module(out, module, names[i].ours, names[i].theirs) && number-- == 0)
+            return true;
+    for (size_t i = 0; i < COUNT(prefixes); i++)
+        if (is_family(family, prefixes[i].family) &&
+            replace_start(out, module, prefixes[i].ours, prefixes[i].theirs) && number-- == 0)
             return true;
     return false;
 }
@@ -111,6 +129,10 @@ static const char *our_name(char out[NIB_FUSED_NAME], const nib_checkpoint *cp, 
     for (size_t i = 0; i < COUNT(names); i++)
         if (is_family(cp->family, names[i].family) &&
             replace_module(out, name, names[i].theirs, names[i].ours))
+            return out;
+    for (size_t i = 0; i < COUNT(prefixes); i++)
+        if (is_family(cp->family, prefixes[i].family) &&
+            replace_start(out, name, prefixes[i].theirs, prefixes[i].ours))
             return out;
     return name;
 }

@@ -149,6 +149,7 @@ typedef enum nib_layout_hint {
     X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \
     X(SINKS, FLAG, "sinks", "the layer", "attention sinks", NULL)                                  \
     X(CLAMPED, FLAG, "clamped", "the layer", "a clamped activation", NULL)                         \
+    X(WEIGHT_SCALES, FLAG, "weight_scales", "the layer", "factors of experts' weights", NULL)      \
     X(CACHE, ENUM, "cache", "the request", "the KV cache type", nib__type_names)                   \
     X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \
     X(BUILT, FLAG, "built", "this program", "this kernel", NULL)                                   \

@@ -78,6 +78,7 @@ static nib_status read_arch(reader *r)
         r->arch = row->gguf;
         r->c->arch = (nib_arch)i;
         r->c->qk_norm = row->head_norms;
+        r->c->moe.enabled = experts > 0; /* llama.cpp goes by their number */
         r->c->rope_interleaved = row->interleaved;
         return NIB_OK;
     }
@@ -85,6 +86,81 @@ static nib_status read_arch(reader *r)
                      "%s: the architecture \"%s\" is not supported; %s are", r->g->name,
                      nib__escape_name(shown, sizeof shown, r->g->arch, strlen(r->g->arch)),
                      nib__family_names(families, sizeof families));
+}
+
+/* Whether the family reads a key into this member. */
+static bool has_key(const nib_config *c, size_t at)
+{
+    const nib_family_key *keys = nib__family_of(c)->keys;
+    for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++)
+        if (keys[i].at == at && keys[i].is < NIB_OWN_CHECKED)
+            return true;
+    return false;
+}
+
+/* Whether layers without a window may have heads of their own. */
+static bool has_own_heads(const nib_config *c)
+{
+    return has_key(c, offsetof(nib_config, global_head_dim));
+}
+
+static bool is_array(reader *r, const char *name)
+{
+    const nib_gguf_value *value = nib__gguf_find(r->g, arch_key(r, name));
+    return value != NULL && value->is_array;
+}
+
+/* Heads of keys and values of each layer: those with a window have one number, the others another.
+ */
+static nib_status read_kv_heads(reader *r, nib_gguf_array *heads)
+{
+    nib_config *c = r->c;
+    nib_gguf_array windows;
+    int64_t count = 0;
+    bool found;
+    NIB_TRY(nib__gguf_array_of(&windows, &found, r->g,
+                               arch_key(r, "attention.sliding_window_pattern"), NIB_GGUF_BOOL,
+                               r->err));
+    arch_key(r, "attention.head_count_kv");
+    if (!found || windows.count != heads->count || (int64_t)heads->count != c->layers)
+        return nib__fail(r->err, NIB_BAD_INPUT,
+                         "%s: %s has %zu values; %" PRId64
+                         " are expected, and as many in attention.sliding_window_pattern",
+                         r->g->name, r->key, (size_t)heads->count, c->layers);
+    for (size_t i = 0; nib__gguf_next_int(heads, &count); i++) {
+        int64_t *own = windows.at[i] != 0 ? &c->kv_heads : &c->global_kv_heads;
+        if (count < 1 || count > 1 << 16 || (*own != 0 && *own != count))
+            return nib__fail(r->err, NIB_BAD_INPUT,
+                             "%s: %s[%zu] is %" PRId64
+                             "; 1 to 65536 is expected, the same in all layers with a window and "
+                             "in all layers without",
+                             r->g->name, r->key, i, count);
+        *own = count;
+    }
+    if (c->kv_heads == 0)
+        c->kv_heads = c->global_kv_heads;
+    return NIB_OK;
+}
+
+/* Widths of heads: key_length is that of layers without a window. */
+static nib_status read_own_heads(reader *r)
+{
+    nib_config *c = r->c;
+    const char *const same[] = {"attention.value_length_swa", "rope.dimension_count_swa"};
+    bool found;
+    c->global_head_dim = c->head_dim;
+    NIB_TRY(
+        nib__gguf_int(&c->head_dim, &found, r->g, arch_key(r, "attention.key_length_swa"), r->err));
+    for (size_t i = 0; i < COUNT(same); i++) {
+        int64_t value = c->head_dim;
+        NIB_TRY(nib__gguf_int(&value, &found, r->g, arch_key(r, same[i]), r->err));
+        if (value != c->head_dim)
+            return nib__fail(r->err, NIB_UNSUPPORTED,
+                             "%s: %s is %" PRId64 ", but attention.key_length_swa is %" PRId64
+                             "; only equal lengths are supported",
+                             r->g->name, r->key, value, c->head_dim);
+    }
+    return NIB_OK;
 }
 
 static nib_status read_sizes(reader *r)
@@ -104,14 +180,25 @@ static nib_status read_sizes(reader *r)
         {"attention.key_length", &c->head_dim, false},
         {"vocab_size", &c->vocab, false},
     };
-    bool found = true;
+    nib_gguf_array heads = {0};
+    bool found = true, by_layer = false;
+    if (has_own_heads(c))
+        by_layer = is_array(r, "attention.head_count_kv");
+    if (by_layer)
+        NIB_TRY(nib__gguf_array_of(&heads, &found, r->g, r->key, NIB_GGUF_I64, r->err));
     for (size_t i = 0; i < COUNT(sizes); i++) {
+        if (by_layer && sizes[i].out == &c->kv_heads)
+            continue;
         NIB_TRY(nib__gguf_int(sizes[i].out, sizes[i].needed ? NULL : &found, r->g,
                               arch_key(r, sizes[i].name), r->err));
         if (found && (*sizes[i].out < 1 || *sizes[i].out > 1 << 30))
             return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 1 to %d is expected",
                              r->g->name, r->key, *sizes[i].out, 1 << 30);
     }
+    if (by_layer)
+        NIB_TRY(read_kv_heads(r, &heads));
+    if (has_own_heads(c))
+        NIB_TRY(read_own_heads(r));
     NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g, arch_key(r, eps_key(c)), r->err));
     return nib__gguf_double(&c->rope_theta, &found, r->g, arch_key(r, "rope.freq_base"), r->err);
 }
@@ -168,12 +255,20 @@ static bool has_flag(const nib_config *c, size_t at)
 }
 
 /* For families whose models vary: whether q and k heads have norms, and whether the MLP has a norm
- * of its own. The first layer tells. */
+ * of its own; the first layer tells. And whether layers without a window have values of their own;
+ * the last one tells. */
 static void detect_norms(reader *r)
 {
     if (has_flag(r->c, offsetof(nib_config, qk_norm)))
         r->c->qk_norm =
             nib__checkpoint_find(r->cp, "model.layers.0.self_attn.q_norm.weight") != NULL;
+    for (int64_t i = 0; i < r->c->layers && has_flag(r->c, offsetof(nib_config, keys_are_values));
+         i++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%" PRId64 ".self_attn.v_proj.weight", i);
+        if (nib__config_window(r->c, i) == 0)
+            r->c->keys_are_values = nib__checkpoint_find(r->cp, name) == NULL;
+    }
     if (has_flag(r->c, offsetof(nib_config, parallel)))
         r->c->parallel =
             nib__checkpoint_find(r->cp, "model.layers.0.post_attention_layernorm.weight") == NULL;
@@ -339,6 +434,22 @@ static bool is_read_by_rope(const nib_config *c, const char *name)
     return c->rope == NIB_ROPE_YARN && strncmp(name, "rope.scaling.yarn_beta_", 23) == 0;
 }
 
+/* The rope type "proportional" is stored as divisors: 1, and for pairs that do not rotate 1e30. */
+static void find_proportional(nib_config *c, int64_t pairs)
+{
+    int64_t rotates = 0, i;
+    while (c->rope_divisors != NULL && rotates < pairs && c->rope_divisors[rotates] == 1.0f)
+        rotates++;
+    for (i = rotates; c->rope_divisors != NULL && i < pairs && c->rope_divisors[i] >= 1e30f;)
+        i++;
+    if (c->rope_divisors == NULL || rotates == 0 || i < pairs)
+        return;
+    c->rope = NIB_ROPE_PROPORTIONAL;
+    c->rope_pairs = rotates;
+    c->rope_factor = 1;
+    c->rope_divisors = NULL;
+}
+
 static nib_status read_rope(reader *r)
 {
     nib_config *c = r->c;
@@ -346,15 +457,16 @@ static nib_status read_rope(reader *r)
     char shown[64];
     size_t size = 6;
     bool found;
-    int64_t width = c->head_dim;
+    const int64_t head = nib__config_rope_dims(c);
+    int64_t width = head;
     NIB_TRY(nib__gguf_int(&width, &found, r->g, arch_key(r, "rope.dimension_count"), r->err));
-    if (nib__family_of(c)->partial && width > 1 && width < c->head_dim && width % 2 == 0)
+    if (nib__family_of(c)->partial && width > 1 && width < head && width % 2 == 0)
         c->rope_dims = width;
-    else if (width != c->head_dim)
+    else if (width != head)
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s is %" PRId64 ", but a head has %" PRId64
                          " elements; rotating only some of them in this way is not supported",
-                         r->g->name, r->key, width, c->head_dim);
+                         r->g->name, r->key, width, head);
     if (!(c->rope_theta > 0) || !(c->rope_theta < 1e18))
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: %s.rope.freq_base is %g; a number above 0 and below 1e18 is expected",
@@ -381,7 +493,10 @@ static nib_status read_rope(reader *r)
                          r->g->name, r->arch, c->rope_factor);
     if (linear && c->rope_factor != 1)
         c->rope = NIB_ROPE_LINEAR;
-    return read_divisors(&c->rope_divisors, r, "rope_freqs.weight", c->head_dim / 2);
+    NIB_TRY(read_divisors(&c->rope_divisors, r, "rope_freqs.weight", head / 2));
+    if (nib__family_of(c)->proportional && c->rope == NIB_ROPE_PLAIN)
+        find_proportional(c, head / 2);
+    return NIB_OK;
 }
 
 /* ---- keys of one family ---- */
@@ -404,7 +519,9 @@ static nib_status read_family_keys(reader *r)
         bool found;
         if (keys[i].gguf == NULL)
             continue;
-        const bool needed = keys[i].is == NIB_OWN_COUNT;
+        const bool needed = keys[i].is == NIB_OWN_COUNT && keys[i].least > 0;
+        if (keys[i].is == NIB_OWN_COUNT && !needed)
+            value = 0;
         NIB_TRY(nib__gguf_double(&value, needed ? NULL : &found, r->g, arch_key(r, keys[i].gguf),
                                  r->err));
         if (!(value >= keys[i].least) || !(value <= keys[i].most))
@@ -488,18 +605,19 @@ static nib_status check_flags(reader *r)
 
 static nib_status check_others(reader *r)
 {
-    int64_t value_length = r->c->head_dim, version = 2;
+    const int64_t head = r->c->global_head_dim > 0 ? r->c->global_head_dim : r->c->head_dim;
+    int64_t value_length = head, version = 2;
     const char *type = "model";
     char shown[64];
     size_t size = 5;
     bool found;
     NIB_TRY(
         nib__gguf_int(&value_length, &found, r->g, arch_key(r, "attention.value_length"), r->err));
-    if (value_length != r->c->head_dim)
+    if (value_length != head)
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s is %" PRId64 ", but keys have %" PRId64
                          " elements; only equal lengths are supported",
-                         r->g->name, r->key, value_length, r->c->head_dim);
+                         r->g->name, r->key, value_length, head);
     NIB_TRY(nib__gguf_int(&version, &found, r->g, "general.quantization_version", r->err));
     if (version != 2)
         return nib__fail(r->err, NIB_UNSUPPORTED,
@@ -609,8 +727,13 @@ static bool is_known(const reader *r, const char *name)
                                         "tensor_data_layout",
                                         "expert_used_count",
                                         "pooling_type"};
+    static const char *const own_heads[] = {
+        "attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"};
     for (size_t i = 0; i < COUNT(known); i++)
         if (strcmp(known[i], name) == 0)
+            return true;
+    for (size_t i = 0; i < COUNT(own_heads) && has_own_heads(r->c); i++)
+        if (strcmp(own_heads[i], name) == 0)
             return true;
     for (size_t i = 0; i < COUNT(changing); i++)
         if (strcmp(changing[i].name, name) == 0)
@@ -722,6 +845,7 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
         family->complete(out);
     if (family->complete_gguf != NULL)
         family->complete_gguf(out);
+    NIB_TRY(nib__config_check_heads(out, r.g->name, ledger, err));
     return nib__config_check_mixture(out, r.g->name, err);
 }
 

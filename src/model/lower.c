@@ -254,17 +254,35 @@ static const nib_layer_plan *reader_of(const lowering *l, const nib_graph_node *
                : NULL;
 }
 
+/* What describes a norm without a weight, whose multipliers are 1. NULL: out of memory. */
+static const nib_graph_weight *plain_norm(const lowering *l, const nib_graph_node *norm)
+{
+    nib_graph_weight *out = nib__arena_take(l->arena, 1, sizeof *out);
+    if (out != NULL)
+        *out = (nib_graph_weight){.kind = NIB_WEIGHT_NORM,
+                                  .layer = norm->layer,
+                                  .n = l->graph->values[norm->out].columns / norm->heads,
+                                  .k = 1,
+                                  .heads = 1};
+    return out;
+}
+
 /* Appends a norm. It writes f32 rows or, if the plan has a fused row, the input form of the layers
  * that read it. */
 static nib_status add_norm(lowering *l, const nib_graph_node *from)
 {
-    const nib_graph_weight *norm = weight_of(l, from);
+    const nib_graph_weight *norm = from->weight >= 0 ? weight_of(l, from) : plain_norm(l, from);
+    if (norm == NULL)
+        return nib__fail_memory(l->err, sizeof *norm, "a norm");
     const nib_layer_plan *uses = reader_of(l, from);
     float *values = nib__arena_take(l->arena, (uint64_t)norm->n, 2 * sizeof *values);
     nib_node node = node_of(l, from);
     if (!values)
         return nib__fail_memory(l->err, (uint64_t)norm->n * 2 * sizeof *values, "a norm weight");
-    NIB_TRY(nib__network_norm(values, l->net, norm->index, NIB_NORM_WEIGHT, l->err));
+    for (int64_t i = 0; i < norm->n && from->weight < 0; i++)
+        values[i] = 1.0f;
+    if (from->weight >= 0)
+        NIB_TRY(nib__network_norm(values, l->net, norm->index, NIB_NORM_WEIGHT, l->err));
     if (norm->bias)
         NIB_TRY(nib__network_norm(values + norm->n, l->net, norm->index, NIB_NORM_BIAS, l->err));
     node.weight = values, node.entry = norm, node.width = norm->n / norm->heads,
@@ -344,10 +362,12 @@ static nib_status add_rope_copy(lowering *l, const nib_graph_node *queries)
     return add_op(l, node);
 }
 
-/* An operation with a vector of its own: the bias of a router's choice, or the sinks of heads. */
+/* An operation with a vector of its own: of a router, the sinks of heads, or a factor. */
 static nib_status add_with_vector(lowering *l, const nib_graph_node *from)
 {
     nib_node node = node_of(l, from);
+    if (from->op == NIB_OP_SCALE)
+        node.width = l->graph->values[from->out].columns;
     if (from->weight < 0)
         return add_op(l, node);
     const nib_graph_weight *vector = weight_of(l, from);
@@ -382,9 +402,9 @@ static nib_status lower_node(lowering *l, const nib_graph_node *node, size_t *co
     case NIB_OP_LINEAR_EXPERTS: return add_linear_experts(l, node);
     case NIB_OP_NORM: return add_norm(l, node);
     case NIB_OP_ATTN:
+    case NIB_OP_SCALE:
     case NIB_OP_ROUTE: return add_with_vector(l, node);
     case NIB_OP_SWIGLU:
-    case NIB_OP_SCALE:
     case NIB_OP_ADD: return add_elementwise(l, node);
     case NIB_OP_ROPE:
         if (!is_rope_copy(l, node))

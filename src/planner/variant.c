@@ -509,6 +509,8 @@ void nib__plan_op_ask(nib_query *out, nib_op op, const nib_policy *policy,
             out->fact[NIB_FACT_SINKS] = 1;
         if (node->op == NIB_OP_SWIGLU && node->activation == NIB_SWIGLU_CLAMPED)
             out->fact[NIB_FACT_CLAMPED] = 1;
+        if (node->op == NIB_OP_ROUTE && node->routing->weight_scales)
+            out->fact[NIB_FACT_WEIGHT_SCALES] = 1;
     }
 }
 

@@ -25,7 +25,7 @@ static const char *const families[] = {
     "gemma",    "gemma2",     "gemma3",       "cohere",         "cohere2",        "starcoder2",
     "stablelm", "ministral",  "ministral3",   "llama_yarn",     "phi3",           "phi3_longrope",
     "glm",      "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",      "qwen3_moe_plain",
-    "mixtral",  "granitemoe", "glm4_moe",     "gpt_oss"};
+    "mixtral",  "granitemoe", "glm4_moe",     "gpt_oss",        "gemma4",         "gemma4_dense"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {
@@ -470,7 +470,8 @@ static void add_ones(const char *directory, const char *name, int64_t count)
  * run there, and what it has no rows for on the CPU, which must be allowed. */
 static void test_on_device(void **state)
 {
-    static const char *const models[] = {"cohere_norms", "stablelm_norms", "qwen3_moe", "glm4_moe"},
+    static const char *const models[] = {"cohere_norms", "stablelm_norms", "qwen3_moe",
+                                         "glm4_moe",     "gemma4",         "gemma4_dense"},
                              *const allow[] = {"device"};
     enum { VOCAB_MAX = 256 };
     nib_err err;
@@ -493,7 +494,7 @@ static void test_on_device(void **state)
         memcpy(want, logits, vocab * sizeof *want);
         close_opened(&o);
         open_how how = {.path = path, .dtype = "f32", .device = "opencl"};
-        if (strstr(models[i], "moe") != NULL) {
+        if (strstr(models[i], "moe") != NULL || strcmp(models[i], "gemma4") == 0) {
             assert_int_equal(try_open(&o, &how, &err), NIB_NOT_AS_ASKED);
             how.allow = (nib_strings){allow, COUNT(allow)};
         }
