@@ -56,11 +56,11 @@ static double positions_seen(work of, const nib_graph_node *attention)
 
 static void count_attention(const nib_runner *r, const nib_node *n, work of, nib_op_line *out)
 {
-    const nib_config *c = &r->net->config;
-    const double position = (double)nib__cache_bytes(r->kv.type, c->head_dim, 1);
+    const nib_cache cache = nib__kv_layer(&r->kv, n->layer);
+    const double position = (double)nib__cache_bytes(cache.type, cache.head_dim, 1);
     const double seen = positions_seen(of, n->of);
-    out->operations = 4 * seen * (double)(c->heads * c->head_dim);
-    out->bytes = 2 * seen * (double)c->kv_heads * position;
+    out->operations = 4 * seen * (double)(n->of->heads * cache.head_dim);
+    out->bytes = 2 * seen * (double)cache.kv_heads * position;
 }
 
 /* Bytes of f32 rows that an operation reads and writes. */

@@ -13,6 +13,8 @@ nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t conte
     return (nib_kv_shape){.layers = c->layers,
                           .kv_heads = c->kv_heads,
                           .head_dim = c->head_dim,
+                          .global_kv_heads = c->global_kv_heads,
+                          .global_head_dim = c->global_head_dim,
                           .sequences = sequences,
                           .context = context,
                           .type = type,
@@ -20,11 +22,25 @@ nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t conte
                           .window_layers = c->window_layers};
 }
 
-/* 0: the layer keeps all positions, because it has no window or the context is not much longer. */
-static int64_t layer_window(const nib_kv_shape *s, int64_t layer)
+/* The window that layers keep; 0: they keep all positions, because there is no window or the
+ * context is not much longer. */
+static int64_t kept_window(const nib_kv_shape *s)
 {
-    const bool has = s->window > 0 && (s->window_layers == NULL || s->window_layers[layer]);
-    return has && s->window < s->context - NIB_CACHE_SPARE ? s->window : 0;
+    return s->window > 0 && s->window < s->context - NIB_CACHE_SPARE ? s->window : 0;
+}
+
+/* Whether layers without the window have other heads than those with it. */
+static bool has_own_heads(const nib_kv_shape *s)
+{
+    return s->global_head_dim > 0 || s->global_kv_heads > 0;
+}
+
+/* Whether the layer is in the group of layers with the window: they keep other positions than the
+ * others, or have other heads. */
+static bool is_windowed(const nib_kv_shape *s, int64_t layer)
+{
+    return s->window > 0 && (s->window_layers == NULL || s->window_layers[layer]) &&
+           (kept_window(s) > 0 || has_own_heads(s));
 }
 
 /* Blocks per sequence: the window and the spare positions, which may begin anywhere in a block. */
@@ -39,7 +55,7 @@ static int64_t windowed_layers(const nib_kv_shape *s)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < s->layers; i++)
-        count += layer_window(s, i) > 0;
+        count += is_windowed(s, i);
     return count;
 }
 
@@ -47,7 +63,7 @@ static int64_t windowed_layers(const nib_kv_shape *s)
 static nib_status size_group(nib_kv_group *g, const nib_kv_shape *s, bool on_gpu, nib_err *err)
 {
     uint64_t heads = 0, all = 0;
-    const int64_t head = nib__cache_bytes(s->type, s->head_dim, NIB_CACHE_BLOCK);
+    const int64_t head = nib__cache_bytes(s->type, g->head_dim, NIB_CACHE_BLOCK);
     const int64_t each = blocks_per_sequence(s, g->window);
     if (each > INT32_MAX / s->sequences)
         return nib__fail(err, NIB_NO_MEMORY,
@@ -56,15 +72,15 @@ static nib_status size_group(nib_kv_group *g, const nib_kv_shape *s, bool on_gpu
                          "fewer sequences",
                          s->sequences, each, INT32_MAX);
     g->blocks = each * s->sequences;
-    if (!nib__mul(&heads, (uint64_t)s->kv_heads, (uint64_t)(2 * g->layers)) ||
+    if (!nib__mul(&heads, (uint64_t)g->kv_heads, (uint64_t)(2 * g->layers)) ||
         !nib__mul(&all, heads, (uint64_t)g->blocks) ||
         !nib__mul(&g->block_bytes, all, (uint64_t)head) || g->block_bytes > INT64_MAX / 2)
         return nib__fail(err, NIB_NO_MEMORY,
                          "a KV cache for %" PRId64 " sequences of %" PRId64
                          " positions does not fit; ask for a shorter context",
                          s->sequences, s->context);
-    g->block_heads = on_gpu ? s->kv_heads : (int64_t)heads;
-    g->side_bytes = (uint64_t)(s->kv_heads * head) * (uint64_t)(on_gpu ? g->blocks : 1);
+    g->block_heads = on_gpu ? g->kv_heads : (int64_t)heads;
+    g->side_bytes = (uint64_t)(g->kv_heads * head) * (uint64_t)(on_gpu ? g->blocks : 1);
     return NIB_OK;
 }
 
@@ -73,11 +89,18 @@ static nib_status find_groups(nib_kv_group groups[NIB_KV_GROUPS], int64_t *count
                               const nib_kv_shape *s, bool on_gpu, nib_err *err)
 {
     const int64_t windowed = windowed_layers(s);
+    /* without own heads, layers with a window that is not kept are in this group, too */
+    const int64_t kv_heads = s->global_kv_heads > 0 ? s->global_kv_heads : s->kv_heads,
+                  head_dim = s->global_head_dim > 0 ? s->global_head_dim : s->head_dim;
     *count = 0;
     if (windowed < s->layers)
-        groups[(*count)++] = (nib_kv_group){.layers = s->layers - windowed};
+        groups[(*count)++] = (nib_kv_group){
+            .layers = s->layers - windowed, .kv_heads = kv_heads, .head_dim = head_dim};
     if (windowed > 0)
-        groups[(*count)++] = (nib_kv_group){.window = s->window, .layers = windowed};
+        groups[(*count)++] = (nib_kv_group){.window = kept_window(s),
+                                            .layers = windowed,
+                                            .kv_heads = s->kv_heads,
+                                            .head_dim = s->head_dim};
     for (int64_t g = 0; g < *count; g++)
         NIB_TRY(size_group(&groups[g], s, on_gpu, err));
     return NIB_OK;
@@ -146,7 +169,7 @@ static nib_status open_groups(nib_kv *kv, const nib_kv_shape *s, nib_err *err)
         return nib__fail_memory(err, (uint64_t)(2 * s->layers + s->sequences) * sizeof(int32_t),
                                 WHAT);
     for (int64_t i = 0; i < s->layers; i++) {
-        kv->group_of[i] = layer_window(s, i) > 0 ? (int32_t)kv->group_count - 1 : 0;
+        kv->group_of[i] = is_windowed(s, i) ? (int32_t)kv->group_count - 1 : 0;
         kv->place[i] = next[kv->group_of[i]]++;
     }
     for (int64_t g = 0; g < kv->group_count; g++)
@@ -160,8 +183,6 @@ nib_status nib__kv_open(nib_kv *out, const nib_kv_shape *shape, nib_gpu *gpu,
     nib_kv kv = {.allocator = a,
                  .gpu = gpu,
                  .layers = shape->layers,
-                 .kv_heads = shape->kv_heads,
-                 .head_dim = shape->head_dim,
                  .sequences = shape->sequences,
                  .context = shape->context,
                  .type = shape->type,
@@ -330,17 +351,22 @@ void nib__kv_share(nib_kv *kv, int64_t from, int64_t to, int64_t positions)
 
 /* ---- queries ---- */
 
+static const nib_kv_group *group_of(const nib_kv *kv, int64_t layer)
+{
+    return &kv->groups[kv->group_of[layer]];
+}
+
 nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer)
 {
-    const nib_kv_group *g = &kv->groups[kv->group_of[layer]];
+    const nib_kv_group *g = group_of(kv, layer);
     char *keys = g->block + (uint64_t)(2 * kv->place[layer]) * g->side_bytes;
     return (nib_cache){.keys = keys,
                        .values = keys + g->side_bytes,
                        .type = kv->type,
                        .tables = kv->gpu != NULL ? g->gpu_tables : g->tables,
                        .table_ld = kv->table_ld,
-                       .kv_heads = kv->kv_heads,
-                       .head_dim = kv->head_dim,
+                       .kv_heads = g->kv_heads,
+                       .head_dim = g->head_dim,
                        .block_heads = g->block_heads};
 }
 
@@ -380,15 +406,27 @@ int64_t nib__kv_used_blocks(const nib_kv *kv)
 
 /* ---- the content of a sequence ---- */
 
-uint64_t nib__kv_position_bytes(const nib_kv *kv)
+static uint64_t position_bytes(const nib_kv *kv, const nib_kv_group *g)
 {
-    return (uint64_t)(2 * kv->kv_heads * nib__cache_bytes(kv->type, kv->head_dim, 1));
+    return (uint64_t)(2 * g->kv_heads * nib__cache_bytes(kv->type, g->head_dim, 1));
 }
 
-bool nib__kv_has_window(const nib_kv *kv, int64_t layer)
+uint64_t nib__kv_position_bytes(const nib_kv *kv, int64_t layer)
 {
-    return kv->groups[kv->group_of[layer]].window > 0;
+    return position_bytes(kv, group_of(kv, layer));
 }
+
+uint64_t nib__kv_widest_bytes(const nib_kv *kv)
+{
+    uint64_t most = 0;
+    for (int64_t i = 0; i < kv->group_count; i++) {
+        const uint64_t bytes = position_bytes(kv, &kv->groups[i]);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+bool nib__kv_has_window(const nib_kv *kv, int64_t layer) { return group_of(kv, layer)->window > 0; }
 
 int64_t nib__kv_first(const nib_kv *kv, int64_t sequence)
 {
@@ -399,14 +437,14 @@ int64_t nib__kv_first(const nib_kv *kv, int64_t sequence)
 }
 
 /* Bytes of one side (keys or values) of a block. */
-static uint64_t block_side_bytes(const nib_kv *kv)
+static uint64_t block_side_bytes(const nib_kv *kv, int64_t layer)
 {
-    return (uint64_t)(kv->kv_heads * nib__cache_bytes(kv->type, kv->head_dim, NIB_CACHE_BLOCK));
+    return nib__kv_position_bytes(kv, layer) / 2 * NIB_CACHE_BLOCK;
 }
 
 uint64_t nib__kv_scratch_bytes(const nib_kv *kv)
 {
-    return kv->gpu != NULL ? block_side_bytes(kv) : 0;
+    return kv->gpu != NULL ? nib__kv_widest_bytes(kv) / 2 * NIB_CACHE_BLOCK : 0;
 }
 
 /* Copies `dim` elements that are `step_from` and `step_to` elements apart. */
@@ -432,12 +470,14 @@ static void copy_elements(char *to, int64_t step_to, const char *from, int64_t s
 
 /* Copies one side of `count` positions between a block [kv_heads] and rows of the common order,
  * which begin at this side. */
-static void copy_side(const nib_kv *kv, bool keys, bool out, char *block, char *rows, int64_t count)
+static void copy_side(const nib_kv *kv, int64_t layer, bool keys, bool out, char *block, char *rows,
+                      int64_t count)
 {
-    const int64_t dim = kv->head_dim, bytes = nib__cache_value_bytes(kv->type),
-                  vector = nib__cache_bytes(kv->type, dim, 1), row = 2 * kv->kv_heads * vector,
+    const nib_kv_group *g = group_of(kv, layer);
+    const int64_t dim = g->head_dim, bytes = nib__cache_value_bytes(kv->type),
+                  vector = nib__cache_bytes(kv->type, dim, 1), row = 2 * g->kv_heads * vector,
                   step = keys ? NIB_CACHE_BLOCK : 1, next = keys ? 1 : dim;
-    for (int64_t h = 0; h < kv->kv_heads; h++, rows += vector) {
+    for (int64_t h = 0; h < g->kv_heads; h++, rows += vector) {
         char *const head = block + h * NIB_CACHE_BLOCK * vector,
                     *scales = head + NIB_CACHE_BLOCK * dim * bytes;
         for (int64_t i = 0; i < count; i++) {
@@ -458,21 +498,21 @@ static void copy_side(const nib_kv *kv, bool keys, bool out, char *block, char *
 static char *find_side(const nib_kv *kv, int64_t sequence, int64_t layer, int64_t block, bool keys)
 {
     const nib_cache cache = nib__kv_layer(kv, layer);
-    const nib_kv_group *g = &kv->groups[kv->group_of[layer]];
+    const nib_kv_group *g = group_of(kv, layer);
     const int64_t at = g->tables[sequence * kv->table_ld + block];
     return (char *)(keys ? cache.keys : cache.values) +
-           at * cache.block_heads * nib__cache_bytes(kv->type, kv->head_dim, NIB_CACHE_BLOCK);
+           at * cache.block_heads * nib__cache_bytes(kv->type, g->head_dim, NIB_CACHE_BLOCK);
 }
 
 nib_status nib__kv_read(const nib_kv *kv, int64_t sequence, int64_t layer, int64_t block,
                         int64_t count, void *out, void *scratch, nib_err *err)
 {
     char *rows = out;
-    for (int keys = 1; keys >= 0; keys--, rows += nib__kv_position_bytes(kv) / 2) {
+    for (int keys = 1; keys >= 0; keys--, rows += nib__kv_position_bytes(kv, layer) / 2) {
         char *side = find_side(kv, sequence, layer, block, keys);
         if (kv->gpu != NULL)
-            NIB_TRY(nib__gpu_read(kv->gpu, scratch, side, block_side_bytes(kv), err));
-        copy_side(kv, keys, true, kv->gpu != NULL ? scratch : side, rows, count);
+            NIB_TRY(nib__gpu_read(kv->gpu, scratch, side, block_side_bytes(kv, layer), err));
+        copy_side(kv, layer, keys, true, kv->gpu != NULL ? scratch : side, rows, count);
     }
     return NIB_OK;
 }
@@ -481,11 +521,11 @@ nib_status nib__kv_write(nib_kv *kv, int64_t sequence, int64_t layer, int64_t bl
                          const void *from, void *scratch, nib_err *err)
 {
     char *rows = (char *)(uintptr_t)from; /* only read */
-    for (int keys = 1; keys >= 0; keys--, rows += nib__kv_position_bytes(kv) / 2) {
+    for (int keys = 1; keys >= 0; keys--, rows += nib__kv_position_bytes(kv, layer) / 2) {
         char *side = find_side(kv, sequence, layer, block, keys);
-        copy_side(kv, keys, false, kv->gpu != NULL ? scratch : side, rows, count);
+        copy_side(kv, layer, keys, false, kv->gpu != NULL ? scratch : side, rows, count);
         if (kv->gpu != NULL)
-            NIB_TRY(nib__gpu_write(kv->gpu, side, scratch, block_side_bytes(kv), err));
+            NIB_TRY(nib__gpu_write(kv->gpu, side, scratch, block_side_bytes(kv, layer), err));
     }
     return NIB_OK;
 }

@@ -50,8 +50,11 @@ const char *nib__cache_name(nib_type type)
 uint64_t nib__plan_token_bytes(const nib_plan *p)
 {
     const nib_config *c = &p->model->net.config;
-    return (uint64_t)(2 * c->layers * c->kv_heads *
-                      nib__cache_bytes(p->assignment.cache, c->head_dim, 1));
+    int64_t sum = 0;
+    for (int64_t i = 0; i < c->layers; i++)
+        sum += 2 * nib__config_kv_heads(c, i) *
+               nib__cache_bytes(p->assignment.cache, nib__config_head_dim(c, i), 1);
+    return (uint64_t)sum;
 }
 
 uint64_t nib__plan_needs(const nib_plan *p)
@@ -107,13 +110,15 @@ static const char *find_recipe(const nib_plan *p, const load *l, uint64_t *bytes
  * attention runs on a device. */
 static bool with_int8(const nib_plan *p, const load *l, load *out)
 {
-    const nib_config *c = &p->model->net.config;
-    const uint64_t now = (uint64_t)nib__cache_bytes(p->assignment.cache, c->head_dim, 1),
-                   then = (uint64_t)nib__cache_bytes(NIB_TYPE_I8, c->head_dim, 1);
-    if (p->assignment.gpu != NULL || l->machine->memory == 0 || then >= now)
+    const nib_kv_shape shape =
+        nib__kv_shape(&p->model->net.config, p->sequences, p->context, NIB_TYPE_I8);
+    nib_kv_size size;
+    nib_err ignored;
+    if (p->assignment.gpu != NULL || l->machine->memory == 0 ||
+        nib__kv_measure(&size, &shape, &ignored) != NIB_OK || size.bytes >= p->cache.bytes)
         return false;
     *out = *l;
-    out->others = l->others - p->cache.bytes + p->cache.bytes / now * then;
+    out->others = l->others - p->cache.bytes + size.bytes;
     out->room = l->machine->memory > out->others ? l->machine->memory - out->others : 0;
     return true;
 }

@@ -20,12 +20,14 @@
 #include "refused.h"
 
 static const char *const families[] = {
-    "llama2",   "llama3",     "llama_bias",   "qwen2",          "qwen3",          "mistral",
-    "smollm3",  "olmo2",      "exaone4",      "mistral_window", "exaone4_window", "granite",
-    "gemma",    "gemma2",     "gemma3",       "cohere",         "cohere2",        "starcoder2",
-    "stablelm", "ministral",  "ministral3",   "llama_yarn",     "phi3",           "phi3_longrope",
-    "glm",      "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",      "qwen3_moe_plain",
-    "mixtral",  "granitemoe", "glm4_moe",     "gpt_oss",        "llama4",         "llama4_plain"};
+    "llama2",         "llama3",       "llama_bias",     "qwen2",         "qwen3",
+    "mistral",        "smollm3",      "olmo2",          "exaone4",       "mistral_window",
+    "exaone4_window", "granite",      "gemma",          "gemma2",        "gemma3",
+    "cohere",         "cohere2",      "starcoder2",     "stablelm",      "ministral",
+    "ministral3",     "llama_yarn",   "phi3",           "phi3_longrope", "glm",
+    "glm4",           "cohere_norms", "stablelm_norms", "qwen3_moe",     "qwen3_moe_plain",
+    "mixtral",        "granitemoe",   "glm4_moe",       "gpt_oss",       "llama4",
+    "llama4_plain",   "gemma4",       "gemma4_dense"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {
@@ -471,7 +473,8 @@ static void add_ones(const char *directory, const char *name, int64_t count)
 static void test_on_device(void **state)
 {
     static const char *const models[] = {"cohere_norms", "stablelm_norms", "qwen3_moe",  "glm4_moe",
-                                         "gpt_oss",      "mixtral",        "granitemoe", "llama4"};
+                                         "gpt_oss",      "mixtral",        "granitemoe", "llama4",
+                                         "gemma4",       "gemma4_dense"};
     enum { VOCAB_MAX = 256 };
     opened o;
     (void)state;
