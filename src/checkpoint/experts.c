@@ -38,6 +38,12 @@ static const struct name_row {
     {"llama4", "feed_forward", "mlp"},
 };
 
+/* How the names of a text model begin where a family has models with images, and here. */
+static const struct name_row prefixes[] = {
+    {"gemma4", "model.language_model.", "model."},
+    {"llama4", "language_model.", ""},
+};
+
 /* Whether the model is of this family: that of a text model adds _text to its name, Granite's with
  * shared experts or Mamba layers shared or hybrid. */
 static bool is_family(const char *model_type, const char *family)
@@ -95,15 +101,27 @@ static bool replace_module(char out[NIB_FUSED_NAME], const char *name, const cha
     return used < NIB_FUSED_NAME;
 }
 
-/* Before the names of the text model, in a model that also reads images. */
-static const char *prefix_of(const char *family)
+/* If the name begins with `from`: the name with `to` instead. */
+static bool replace_start(char out[NIB_FUSED_NAME], const char *name, const char *from,
+                          const char *to)
 {
-    return is_family(family, "llama4") ? "language_model." : "";
+    const size_t size = strlen(from);
+    return strncmp(name, from, size) == 0 &&
+           snprintf(out, NIB_FUSED_NAME, "%s%s", to, name + size) < NIB_FUSED_NAME;
 }
 
-/* nib__experts_other_name, without a prefix. *number counts down. */
-static bool other_name(char out[NIB_FUSED_NAME], const char *family, const char *module,
-                       size_t *number)
+/* Where the names of the family's text model begin otherwise; NULL: nowhere. */
+static const struct name_row *prefix_of(const char *family)
+{
+    for (size_t i = 0; i < COUNT(prefixes); i++)
+        if (is_family(family, prefixes[i].family))
+            return &prefixes[i];
+    return NULL;
+}
+
+/* nib__experts_other_name, without prefixes. *number counts down. */
+static bool other_module(char out[NIB_FUSED_NAME], const char *family, const char *module,
+                         size_t *number)
 {
     for (size_t i = 0; i < COUNT(names); i++)
         if (is_family(family, names[i].family) &&
@@ -115,36 +133,35 @@ static bool other_name(char out[NIB_FUSED_NAME], const char *family, const char 
 bool nib__experts_other_name(char out[NIB_FUSED_NAME], const char *family, const char *module,
                              size_t number)
 {
-    const char *prefix = prefix_of(family);
+    const struct name_row *prefix = prefix_of(family);
     char inner[NIB_FUSED_NAME];
-    if (other_name(out, family, module, &number))
+    if (other_module(out, family, module, &number))
         return true;
-    if (prefix[0] == 0)
+    if (prefix == NULL)
         return false;
     if (number-- != 0) {
-        if (!other_name(inner, family, module, &number))
+        if (!other_module(inner, family, module, &number))
             return false;
         module = inner;
     }
-    return snprintf(out, NIB_FUSED_NAME, "%s%s", prefix, module) < NIB_FUSED_NAME;
+    return replace_start(out, module, prefix->ours, prefix->theirs);
 }
 
 /* Our name of a tensor, or its own. */
 static const char *our_name(char out[NIB_FUSED_NAME], const nib_checkpoint *cp, const char *name)
 {
-    const char *prefix = prefix_of(cp->family);
-    const size_t size = strlen(prefix);
-    if (size != 0 && strncmp(name, prefix, size) == 0 && strlen(name + size) < NIB_FUSED_NAME) {
-        const char *inner = our_name(out, cp, name + size);
-        if (inner != out)
-            snprintf(out, NIB_FUSED_NAME, "%s", inner);
-        return out;
-    }
+    const struct name_row *prefix = prefix_of(cp->family);
+    char inner[NIB_FUSED_NAME];
+    const char *own =
+        prefix != NULL && replace_start(inner, name, prefix->theirs, prefix->ours) ? inner : name;
     for (size_t i = 0; i < COUNT(names); i++)
         if (is_family(cp->family, names[i].family) &&
-            replace_module(out, name, names[i].theirs, names[i].ours))
+            replace_module(out, own, names[i].theirs, names[i].ours))
             return out;
-    return name;
+    if (own == name)
+        return name;
+    memcpy(out, inner, sizeof inner);
+    return out;
 }
 
 /* A copy of the tensor under another name; NULL: out of memory. */

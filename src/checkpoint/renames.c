@@ -14,7 +14,7 @@
  * post_attention_norm (LATE), AFTER them, both (AROUND), or both under the names post_self_attn and
  * post_mlp (NAMED). MLP: GATED, PLAIN, or gate and up FUSED (fused.h). EXPERTS: also a mixture of
  * experts, with Mixtral's names (MIXTRAL), and the shared expert called shared_experts (SEVERAL).
- * LATENT: attention with projections to a smaller width. */
+ * LATENT: attention with projections to a smaller width. BESIDE: experts beside the MLP. */
 enum {
     BEFORE = 1 << 0,
     AFTER = 1 << 1,
@@ -28,6 +28,7 @@ enum {
     MIXTRAL = 1 << 9,
     SEVERAL = 1 << 10,
     LATENT = 1 << 11,
+    BESIDE = 1 << 12,
     ANY = ~0
 };
 
@@ -56,6 +57,7 @@ static const arch_row archs[] = {
     {"gemma", BEFORE | GATED, false, 1},
     {"gemma2", AROUND | GATED, false, 1},
     {"gemma3", AROUND | GATED, false, 1},
+    {"gemma4", AROUND | GATED | BESIDE, false, 0},
     {"command-r", BEFORE | GATED, false, 0},
     {"cohere2", BEFORE | GATED, false, 0},
     {"starcoder2", BEFORE | PLAIN, false, 0},
@@ -109,6 +111,14 @@ static const rename_row in_layer[] = {
     {"ffn_up_exps", "block_sparse_moe.experts.w3", MIXTRAL},
     {"ffn_down_exps", "block_sparse_moe.experts.w2", MIXTRAL},
     {"ffn_gate_up_exps", "block_sparse_moe.experts.gate_up_proj", MIXTRAL},
+    {"ffn_gate_inp", "router.proj", BESIDE},
+    {"ffn_gate_exps", "experts.gate_proj", BESIDE},
+    {"ffn_up_exps", "experts.up_proj", BESIDE},
+    {"ffn_down_exps", "experts.down_proj", BESIDE},
+    {"ffn_gate_up_exps", "experts.gate_up_proj", BESIDE},
+    {"pre_ffw_norm_2", "pre_feedforward_layernorm_2", BESIDE},
+    {"post_ffw_norm_1", "post_feedforward_layernorm_1", BESIDE},
+    {"post_ffw_norm_2", "post_feedforward_layernorm_2", BESIDE},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", EXPERTS},
     {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", EXPERTS},
     {"ffn_up_shexp", "mlp.shared_expert.up_proj", EXPERTS},
@@ -137,6 +147,9 @@ static const rename_row in_layer[] = {
 static const rename_row whole_in_layer[] = {
     {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias", EXPERTS | SEVERAL},
     {"attn_sinks.weight", "self_attn.sinks", EXPERTS},
+    {"ffn_gate_inp.scale", "router.scale", BESIDE},
+    {"ffn_down_exps.scale", "router.per_expert_scale", BESIDE},
+    {"layer_output_scale.weight", "layer_scalar", BESIDE},
 };
 
 static const char gguf_layers[] = "blk.", our_layers[] = "model.layers.";
@@ -205,8 +218,8 @@ static const char *skip_layer(const char *name, const char *layers, size_t *digi
 static size_t take_expert(char out[NIB_RENAME_MAX], const char **number, const char *part,
                           size_t size, bool from_gguf)
 {
-    const char *mark = from_gguf ? "_exps." : ".experts.", *found = strstr(part, mark);
-    if (found == NULL || size >= NIB_RENAME_MAX)
+    const char *mark = from_gguf ? "_exps." : "experts.", *found = strstr(part, mark);
+    if (found == NULL || (!from_gguf && found > part && found[-1] != '.') || size >= NIB_RENAME_MAX)
         return 0;
     *number = found + strlen(mark);
     const size_t before = (size_t)(*number - part), digits = count_digits(*number),
@@ -240,7 +253,7 @@ static size_t take_head(char out[NIB_RENAME_MAX], const char **number, const cha
 static bool put_expert(char out[EXPERT_NAME], const char *renamed, const char *number,
                        size_t digits, bool from_gguf)
 {
-    const char *mark = from_gguf ? ".experts." : "_exps", *found = strstr(renamed, mark);
+    const char *mark = from_gguf ? "experts." : "_exps", *found = strstr(renamed, mark);
     if (found == NULL)
         return false;
     const size_t before = (size_t)(found - renamed) + strlen(mark);

@@ -112,7 +112,8 @@ static nib_status put_tokenizer(nib_gguf_head *head, nib_model *m, nib_arena *ar
                                         &m->engine->allocator, ledger, err);
 }
 
-/* llama3's and longrope's scaling are tensors in a GGUF; a source GGUF has longrope's already. */
+/* The scaling of llama3, longrope and proportional is a tensor in a GGUF; a source GGUF has that of
+ * the last two already. */
 static nib_status put_divisors(nib_quantize_job *job, const nib_config *c, nib_arena *arena,
                                bool from_gguf, nib_err *err)
 {
@@ -121,14 +122,14 @@ static nib_status put_divisors(nib_quantize_job *job, const nib_config *c, nib_a
         job->extras[0] = (struct nib_extra){NIB_GGUF_ROPE_LONG, c->rope_long, pairs};
         job->extras[1] = (struct nib_extra){NIB_GGUF_ROPE_SHORT, c->rope_short, pairs};
     }
-    if (c->rope != NIB_ROPE_LLAMA3)
+    if (c->rope != NIB_ROPE_LLAMA3 && (c->rope != NIB_ROPE_PROPORTIONAL || from_gguf))
         return NIB_OK;
-    float *divisors = nib__arena_take(arena, (uint64_t)c->head_dim / 2, sizeof *divisors);
+    float *divisors = nib__arena_take(arena, (uint64_t)pairs, sizeof *divisors);
     if (!divisors)
-        return nib__fail_memory(err, (uint64_t)c->head_dim * 2, "the divisors of frequencies");
-    for (int64_t i = 0; i < c->head_dim / 2; i++)
-        divisors[i] = (float)nib__rope_divisor(c, i);
-    job->extras[0] = (struct nib_extra){"rope_freqs.weight", divisors, c->head_dim / 2};
+        return nib__fail_memory(err, (uint64_t)pairs * 4, "the divisors of frequencies");
+    for (int64_t i = 0; i < pairs; i++) /* of a pair that does not rotate: 1e30 */
+        divisors[i] = (float)fmin(nib__rope_divisor(c, i), 1e30);
+    job->extras[0] = (struct nib_extra){"rope_freqs.weight", divisors, pairs};
     return NIB_OK;
 }
 

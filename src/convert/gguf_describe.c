@@ -30,9 +30,12 @@ static int file_type_of(nib_type type)
     return -1;
 }
 
+/* Layers without a window may have heads of their own: then the usual keys are theirs. */
 static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch)
 {
     const bool latent = c->latent.rank > 0;
+    const int64_t widest = c->global_head_dim > 0 ? c->global_head_dim : c->head_dim,
+                  windowed = c->global_head_dim > 0 ? c->head_dim : 0;
     const struct {
         const char *name;
         int64_t value;
@@ -42,14 +45,27 @@ static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch
         {"embedding_length", c->width},
         {"feed_forward_length", c->ffn},
         {"attention.head_count", c->heads},
-        {"attention.head_count_kv", latent ? 1 : c->kv_heads},
-        {"attention.key_length", latent ? nib__config_latent_key(c) : c->head_dim},
-        {"attention.value_length", latent ? c->latent.rank : c->head_dim},
+        {"attention.head_count_kv", latent                   ? 1
+                                    : c->global_kv_heads > 0 ? 0
+                                                             : c->kv_heads},
+        {"attention.key_length", latent ? nib__config_latent_key(c) : widest},
+        {"attention.value_length", latent ? c->latent.rank : widest},
+        {"attention.key_length_swa", windowed},
+        {"attention.value_length_swa", windowed},
         {"rope.dimension_count", nib__config_rope_dims(c)},
+        {"rope.dimension_count_swa", windowed},
         {"vocab_size", c->vocab},
     };
     char key[80];
+    if (c->global_kv_heads > 0) {
+        snprintf(key, sizeof key, "%s.attention.head_count_kv", arch);
+        nib__gguf_put_array(head, key, NIB_GGUF_I32, (uint64_t)c->layers);
+        for (int64_t i = 0; i < c->layers; i++)
+            nib__gguf_item_int(head, NIB_GGUF_I32, nib__config_kv_heads(c, i));
+    }
     for (size_t i = 0; i < COUNT(sizes); i++) {
+        if (sizes[i].value == 0) /* written by layer, or not a key of this model */
+            continue;
         snprintf(key, sizeof key, "%s.%s", arch, sizes[i].name);
         nib__gguf_put_int(head, key, NIB_GGUF_U32, sizes[i].value);
     }
@@ -259,7 +275,8 @@ nib_status nib__gguf_describe_tokenizer(nib_gguf_head *head, const char *file,
             : nib__tokenizer_open(&t, file, nib__path_kind(config) == NIB_PATH_FILE ? config : NULL,
                                   a, err);
     if (status == NIB_OK)
-        status = nib__tokenizer_to_vocab(&source, t, file, c->vocab, &arena, ledger, err);
+        status = nib__tokenizer_to_vocab(&source, t, file, c->vocab,
+                                         nib__family_of(c)->listed_merges, &arena, ledger, err);
     if (status == NIB_OK) {
         source.bos = source.bos < 0 ? c->bos : source.bos;
         source.eos = source.eos < 0 && c->eos_count != 0 ? c->eos[0] : source.eos;

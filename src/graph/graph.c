@@ -205,12 +205,12 @@ int nib__emit_linear(nib_build *b, int x, int weight)
     return add_node(b, node, weight_of(b, weight)->n);
 }
 
-int nib__emit_route(nib_build *b, int logits, int bias, const nib_routing *routing)
+int nib__emit_route(nib_build *b, int logits, int vector, const nib_routing *routing)
 {
     return add_node(
         b,
         (nib_graph_node){
-            .op = NIB_OP_ROUTE, .in = {logits, NIB_NO_ID}, .weight = bias, .routing = routing},
+            .op = NIB_OP_ROUTE, .in = {logits, NIB_NO_ID}, .weight = vector, .routing = routing},
         2 * routing->top_k);
 }
 
@@ -343,4 +343,11 @@ int nib__emit_scale(nib_build *b, int x, double scale, double cap)
                                      .scale = factor,
                                      .cap = cap},
                     columns_of(b, x));
+}
+
+int nib__emit_scale_by(nib_build *b, int x, int weight)
+{
+    return add_node(
+        b, (nib_graph_node){.op = NIB_OP_SCALE, .in = {x, NIB_NO_ID}, .weight = weight, .scale = 1},
+        columns_of(b, x));
 }

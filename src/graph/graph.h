@@ -50,8 +50,9 @@ typedef struct nib_graph_node {
     nib_op op;
     int in[NIB_NODE_INPUTS];    /* values; NIB_NO_ID: none */
     int out;                    /* value; NIB_NO_ID: writes state */
-    int weight;                 /* weight; ROUTE: the bias; ATTN: the sinks; NIB_NO_ID: none, which
-                                   for a NORM means 1 */
+    int weight;                 /* weight; ROUTE: the bias, or factors of the experts' weights;
+                                   ATTN: the sinks; SCALE: a factor; NIB_NO_ID: none, which for a
+                                   NORM means 1 */
     int weight_step;            /* LINEAR_EXPERTS, LINEAR_HEADS: from one weight to the next one */
     int64_t layer;              /* decoder layer, whose state it reads or writes; -1: none */
     int64_t heads;              /* NORM, ROPE, ATTN, LINEAR_HEADS: rows per token */
@@ -137,7 +138,7 @@ int nib__build_vector(nib_build *b, int64_t layer, const char *name, int64_t n);
 /* Each returns the value that it writes. */
 int nib__emit_embed(nib_build *b, int weight);
 int nib__emit_linear(nib_build *b, int x, int weight);
-/* Normalizes each of a token's `heads` rows; 1: the whole token. weight NIB_NO_ID: all 1. */
+/* Normalizes each of a token's `heads` rows; 1: the whole token. weight NIB_NO_ID: all ones. */
 int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads);
 /* Normalizes the first channels of each token, as many as the weight has, in place. */
 int nib__emit_norm_part(nib_build *b, int x, int weight);
@@ -163,8 +164,9 @@ typedef struct nib_gating {
 int nib__emit_swiglu(nib_build *b, nib_gating gating, int gate, int up);
 int nib__emit_add(nib_build *b, int x, int y);
 /* Experts. A routing value has top_k experts, then their weights; a value of rows of experts has
- * top_k rows per token, [m * top_k][columns / top_k], sorted by expert. */
-int nib__emit_route(nib_build *b, int logits, int bias, const nib_routing *routing);
+ * top_k rows per token, [m * top_k][columns / top_k], sorted by expert. vector: the router's, as
+ * in nib_graph_node.weight; NIB_NO_ID: none. */
+int nib__emit_route(nib_build *b, int logits, int vector, const nib_routing *routing);
 int nib__emit_dispatch(nib_build *b, int x, int routing_value, const nib_routing *routing);
 /* weight: the first expert's; those of the others are `step` apart. */
 int nib__emit_linear_experts(nib_build *b, int rows, int weight, int step,
@@ -175,5 +177,7 @@ int nib__emit_linear_heads(nib_build *b, int x, int weight, int64_t heads);
 int nib__emit_combine(nib_build *b, int rows, int routing_value, const nib_routing *routing);
 /* Returns x itself if the factor is 0 or 1 and there is no cap. */
 int nib__emit_scale(nib_build *b, int x, double scale, double cap);
+/* Multiplies by a weight of one element. */
+int nib__emit_scale_by(nib_build *b, int x, int weight);
 
 #endif

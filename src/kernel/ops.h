@@ -303,7 +303,8 @@ typedef struct nib_routing {
     bool group_pairs;
     bool normalize; /* weights are divided by their sum, plus `floor` */
     float floor;
-    float scale;   /* of the weights, at last */
+    float scale;        /* of the weights, at last */
+    bool weight_scales; /* then by a number of each expert (Gemma 4, 2026) */
     bool on_input; /* the weight multiplies the expert's input instead of its output (Llama 4) */
     float balance; /* coefficient of the load-balancing loss in training; 0: none */
 } nib_routing;
@@ -312,9 +313,10 @@ typedef struct nib_routing {
  * first expert is -1 - the index of the first such logit. */
 typedef struct nib_route_tokens {
     const nib_routing *rule;
-    const float *logits; /* [m][ldx], of the experts */
-    const float *bias;   /* [experts] added to a score to choose, not to weigh; or NULL */
-    float *out;          /* [m][ldo]: top_k experts, then their weights */
+    const float *logits;        /* [m][ldx], of the experts */
+    const float *bias;          /* [experts] added to a score to choose, not to weigh; or NULL */
+    const float *weight_scales; /* [experts] factors of the weights of chosen experts; or NULL */
+    float *out;                 /* [m][ldo]: top_k experts, then their weights */
     int64_t m, ldx, ldo;
 } nib_route_tokens;
 

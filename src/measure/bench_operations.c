@@ -62,7 +62,7 @@ static void count_attention(const nib_runner *r, const nib_node *n, work of, nib
     const double seen = positions_seen(of, n->of),
                  dims = (double)(cache.head_dim + nib__cache_value_dim(&cache));
     out->operations = 2 * seen * (double)n->of->heads * dims;
-    out->bytes = seen * (double)nib__kv_position_bytes(&r->kv);
+    out->bytes = seen * (double)nib__kv_position_bytes(&r->kv, n->layer);
 }
 
 /* Bytes of f32 rows that an operation reads and writes. */

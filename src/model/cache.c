@@ -15,6 +15,8 @@ nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t conte
                           .kv_heads = latent ? 1 : c->kv_heads,
                           .head_dim = latent ? nib__config_latent_key(c) : c->head_dim,
                           .value_dim = c->latent.rank,
+                          .global_kv_heads = c->global_kv_heads,
+                          .global_head_dim = c->global_head_dim,
                           .sequences = sequences,
                           .context = context,
                           .type = type,
@@ -25,17 +27,25 @@ nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t conte
 /* Keys and values, or keys alone. */
 static int64_t sides_of(const nib_kv_shape *s) { return s->value_dim > 0 ? 1 : 2; }
 
-uint64_t nib__kv_shape_bytes(const nib_kv_shape *s)
+/* The window that layers keep; 0: they keep all positions, because there is no window or the
+ * context is not much longer. */
+static int64_t kept_window(const nib_kv_shape *s)
 {
-    return (uint64_t)(sides_of(s) * s->layers * s->kv_heads *
-                      nib__cache_bytes(s->type, s->head_dim, 1));
+    return s->window > 0 && s->window < s->context - NIB_CACHE_SPARE ? s->window : 0;
 }
 
-/* 0: the layer keeps all positions, because it has no window or the context is not much longer. */
-static int64_t layer_window(const nib_kv_shape *s, int64_t layer)
+/* Whether layers without the window have other heads than those with it. */
+static bool has_own_heads(const nib_kv_shape *s)
 {
-    const bool has = s->window > 0 && (s->window_layers == NULL || s->window_layers[layer]);
-    return has && s->window < s->context - NIB_CACHE_SPARE ? s->window : 0;
+    return s->global_head_dim > 0 || s->global_kv_heads > 0;
+}
+
+/* Whether the layer is in the group of layers with the window: they keep other positions than the
+ * others, or have other heads. */
+static bool is_windowed(const nib_kv_shape *s, int64_t layer)
+{
+    return s->window > 0 && (s->window_layers == NULL || s->window_layers[layer]) &&
+           (kept_window(s) > 0 || has_own_heads(s));
 }
 
 /* Blocks per sequence: the window and the spare positions, which may begin anywhere in a block. */
@@ -50,7 +60,7 @@ static int64_t windowed_layers(const nib_kv_shape *s)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < s->layers; i++)
-        count += layer_window(s, i) > 0;
+        count += is_windowed(s, i);
     return count;
 }
 
@@ -58,7 +68,7 @@ static int64_t windowed_layers(const nib_kv_shape *s)
 static nib_status size_group(nib_kv_group *g, const nib_kv_shape *s, bool on_gpu, nib_err *err)
 {
     uint64_t heads = 0, all = 0;
-    const int64_t head = nib__cache_bytes(s->type, s->head_dim, NIB_CACHE_BLOCK);
+    const int64_t head = nib__cache_bytes(s->type, g->head_dim, NIB_CACHE_BLOCK);
     const int64_t each = blocks_per_sequence(s, g->window);
     if (each > INT32_MAX / s->sequences)
         return nib__fail(err, NIB_NO_MEMORY,
@@ -67,28 +77,52 @@ static nib_status size_group(nib_kv_group *g, const nib_kv_shape *s, bool on_gpu
                          "fewer sequences",
                          s->sequences, each, INT32_MAX);
     g->blocks = each * s->sequences;
-    if (!nib__mul(&heads, (uint64_t)s->kv_heads, (uint64_t)(sides_of(s) * g->layers)) ||
+    if (!nib__mul(&heads, (uint64_t)g->kv_heads, (uint64_t)(sides_of(s) * g->layers)) ||
         !nib__mul(&all, heads, (uint64_t)g->blocks) ||
         !nib__mul(&g->block_bytes, all, (uint64_t)head) || g->block_bytes > INT64_MAX / 2)
         return nib__fail(err, NIB_NO_MEMORY,
                          "a KV cache for %" PRId64 " sequences of %" PRId64
                          " positions does not fit; ask for a shorter context",
                          s->sequences, s->context);
-    g->block_heads = on_gpu ? s->kv_heads : (int64_t)heads;
-    g->side_bytes = (uint64_t)(s->kv_heads * head) * (uint64_t)(on_gpu ? g->blocks : 1);
+    g->block_heads = on_gpu ? g->kv_heads : (int64_t)heads;
+    g->side_bytes = (uint64_t)(g->kv_heads * head) * (uint64_t)(on_gpu ? g->blocks : 1);
     return NIB_OK;
 }
 
-/* Finds the groups that have layers, and their sizes. */
+/* Lists the groups that have layers; returns how many. */
+static int64_t list_groups(nib_kv_group groups[NIB_KV_GROUPS], const nib_kv_shape *s)
+{
+    const int64_t windowed = windowed_layers(s);
+    /* without own heads, layers with a window that is not kept are in this group, too */
+    const int64_t kv_heads = s->global_kv_heads > 0 ? s->global_kv_heads : s->kv_heads,
+                  head_dim = s->global_head_dim > 0 ? s->global_head_dim : s->head_dim;
+    int64_t count = 0;
+    if (windowed < s->layers)
+        groups[count++] = (nib_kv_group){
+            .layers = s->layers - windowed, .kv_heads = kv_heads, .head_dim = head_dim};
+    if (windowed > 0)
+        groups[count++] = (nib_kv_group){.window = kept_window(s),
+                                         .layers = windowed,
+                                         .kv_heads = s->kv_heads,
+                                         .head_dim = s->head_dim};
+    return count;
+}
+
+uint64_t nib__kv_shape_bytes(const nib_kv_shape *s)
+{
+    nib_kv_group groups[NIB_KV_GROUPS];
+    int64_t sum = 0;
+    for (int64_t g = list_groups(groups, s); g-- > 0;)
+        sum += sides_of(s) * groups[g].layers * groups[g].kv_heads *
+               nib__cache_bytes(s->type, groups[g].head_dim, 1);
+    return (uint64_t)sum;
+}
+
+/* Lists the groups, with their sizes. */
 static nib_status find_groups(nib_kv_group groups[NIB_KV_GROUPS], int64_t *count,
                               const nib_kv_shape *s, bool on_gpu, nib_err *err)
 {
-    const int64_t windowed = windowed_layers(s);
-    *count = 0;
-    if (windowed < s->layers)
-        groups[(*count)++] = (nib_kv_group){.layers = s->layers - windowed};
-    if (windowed > 0)
-        groups[(*count)++] = (nib_kv_group){.window = s->window, .layers = windowed};
+    *count = list_groups(groups, s);
     for (int64_t g = 0; g < *count; g++)
         NIB_TRY(size_group(&groups[g], s, on_gpu, err));
     return NIB_OK;
@@ -157,7 +191,7 @@ static nib_status open_groups(nib_kv *kv, const nib_kv_shape *s, nib_err *err)
         return nib__fail_memory(err, (uint64_t)(2 * s->layers + s->sequences) * sizeof(int32_t),
                                 WHAT);
     for (int64_t i = 0; i < s->layers; i++) {
-        kv->group_of[i] = layer_window(s, i) > 0 ? (int32_t)kv->group_count - 1 : 0;
+        kv->group_of[i] = is_windowed(s, i) ? (int32_t)kv->group_count - 1 : 0;
         kv->place[i] = next[kv->group_of[i]]++;
     }
     for (int64_t g = 0; g < kv->group_count; g++)
@@ -171,8 +205,6 @@ nib_status nib__kv_open(nib_kv *out, const nib_kv_shape *shape, nib_gpu *gpu,
     nib_kv kv = {.allocator = a,
                  .gpu = gpu,
                  .layers = shape->layers,
-                 .kv_heads = shape->kv_heads,
-                 .head_dim = shape->head_dim,
                  .value_dim = shape->value_dim,
                  .sides = sides_of(shape),
                  .sequences = shape->sequences,
@@ -343,9 +375,14 @@ void nib__kv_share(nib_kv *kv, int64_t from, int64_t to, int64_t positions)
 
 /* ---- queries ---- */
 
+static const nib_kv_group *group_of(const nib_kv *kv, int64_t layer)
+{
+    return &kv->groups[kv->group_of[layer]];
+}
+
 nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer)
 {
-    const nib_kv_group *g = &kv->groups[kv->group_of[layer]];
+    const nib_kv_group *g = group_of(kv, layer);
     char *keys = g->block + (uint64_t)(kv->sides * kv->place[layer]) * g->side_bytes;
     return (nib_cache){.keys = keys,
                        .values = kv->sides > 1 ? keys + g->side_bytes : NULL,
@@ -353,8 +390,8 @@ nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer)
                        .type = kv->type,
                        .tables = kv->gpu != NULL ? g->gpu_tables : g->tables,
                        .table_ld = kv->table_ld,
-                       .kv_heads = kv->kv_heads,
-                       .head_dim = kv->head_dim,
+                       .kv_heads = g->kv_heads,
+                       .head_dim = g->head_dim,
                        .block_heads = g->block_heads};
 }
 
@@ -394,15 +431,27 @@ int64_t nib__kv_used_blocks(const nib_kv *kv)
 
 /* ---- the content of a sequence ---- */
 
-uint64_t nib__kv_position_bytes(const nib_kv *kv)
+static uint64_t position_bytes(const nib_kv *kv, const nib_kv_group *g)
 {
-    return (uint64_t)(kv->sides * kv->kv_heads * nib__cache_bytes(kv->type, kv->head_dim, 1));
+    return (uint64_t)(kv->sides * g->kv_heads * nib__cache_bytes(kv->type, g->head_dim, 1));
 }
 
-bool nib__kv_has_window(const nib_kv *kv, int64_t layer)
+uint64_t nib__kv_position_bytes(const nib_kv *kv, int64_t layer)
 {
-    return kv->groups[kv->group_of[layer]].window > 0;
+    return position_bytes(kv, group_of(kv, layer));
 }
+
+uint64_t nib__kv_widest_bytes(const nib_kv *kv)
+{
+    uint64_t most = 0;
+    for (int64_t i = 0; i < kv->group_count; i++) {
+        const uint64_t bytes = position_bytes(kv, &kv->groups[i]);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+bool nib__kv_has_window(const nib_kv *kv, int64_t layer) { return group_of(kv, layer)->window > 0; }
 
 int64_t nib__kv_first(const nib_kv *kv, int64_t sequence)
 {
@@ -413,14 +462,14 @@ int64_t nib__kv_first(const nib_kv *kv, int64_t sequence)
 }
 
 /* Bytes of one side (keys or values) of a block. */
-static uint64_t block_side_bytes(const nib_kv *kv)
+static uint64_t block_side_bytes(const nib_kv *kv, int64_t layer)
 {
-    return (uint64_t)(kv->kv_heads * nib__cache_bytes(kv->type, kv->head_dim, NIB_CACHE_BLOCK));
+    return nib__kv_position_bytes(kv, layer) / 2 * NIB_CACHE_BLOCK;
 }
 
 uint64_t nib__kv_scratch_bytes(const nib_kv *kv)
 {
-    return kv->gpu != NULL ? block_side_bytes(kv) : 0;
+    return kv->gpu != NULL ? nib__kv_widest_bytes(kv) / 2 * NIB_CACHE_BLOCK : 0;
 }
 
 /* Copies `dim` elements that are `step_from` and `step_to` elements apart. */
@@ -446,13 +495,15 @@ static void copy_elements(char *to, int64_t step_to, const char *from, int64_t s
 
 /* Copies one side of `count` positions between a block [kv_heads] and rows of the common order,
  * which begin at this side. */
-static void copy_side(const nib_kv *kv, bool keys, bool out, char *block, char *rows, int64_t count)
+static void copy_side(const nib_kv *kv, int64_t layer, bool keys, bool out, char *block, char *rows,
+                      int64_t count)
 {
-    const int64_t dim = kv->head_dim, bytes = nib__cache_value_bytes(kv->type),
+    const nib_kv_group *g = group_of(kv, layer);
+    const int64_t dim = g->head_dim, bytes = nib__cache_value_bytes(kv->type),
                   vector = nib__cache_bytes(kv->type, dim, 1),
-                  row = kv->sides * kv->kv_heads * vector, step = keys ? NIB_CACHE_BLOCK : 1,
+                  row = kv->sides * g->kv_heads * vector, step = keys ? NIB_CACHE_BLOCK : 1,
                   next = keys ? 1 : dim;
-    for (int64_t h = 0; h < kv->kv_heads; h++, rows += vector) {
+    for (int64_t h = 0; h < g->kv_heads; h++, rows += vector) {
         char *const head = block + h * NIB_CACHE_BLOCK * vector,
                     *scales = head + NIB_CACHE_BLOCK * dim * bytes;
         for (int64_t i = 0; i < count; i++) {
@@ -473,22 +524,22 @@ static void copy_side(const nib_kv *kv, bool keys, bool out, char *block, char *
 static char *find_side(const nib_kv *kv, int64_t sequence, int64_t layer, int64_t block, bool keys)
 {
     const nib_cache cache = nib__kv_layer(kv, layer);
-    const nib_kv_group *g = &kv->groups[kv->group_of[layer]];
+    const nib_kv_group *g = group_of(kv, layer);
     const int64_t at = g->tables[sequence * kv->table_ld + block];
     return (char *)(keys ? cache.keys : cache.values) +
-           at * cache.block_heads * nib__cache_bytes(kv->type, kv->head_dim, NIB_CACHE_BLOCK);
+           at * cache.block_heads * nib__cache_bytes(kv->type, g->head_dim, NIB_CACHE_BLOCK);
 }
 
 nib_status nib__kv_read(const nib_kv *kv, int64_t sequence, int64_t layer, int64_t block,
                         int64_t count, void *out, void *scratch, nib_err *err)
 {
     char *rows = out;
-    for (int64_t i = 0; i < kv->sides; i++, rows += nib__kv_position_bytes(kv) / 2) {
+    for (int64_t i = 0; i < kv->sides; i++, rows += nib__kv_position_bytes(kv, layer) / 2) {
         const bool keys = i == 0;
         char *side = find_side(kv, sequence, layer, block, keys);
         if (kv->gpu != NULL)
-            NIB_TRY(nib__gpu_read(kv->gpu, scratch, side, block_side_bytes(kv), err));
-        copy_side(kv, keys, true, kv->gpu != NULL ? scratch : side, rows, count);
+            NIB_TRY(nib__gpu_read(kv->gpu, scratch, side, block_side_bytes(kv, layer), err));
+        copy_side(kv, layer, keys, true, kv->gpu != NULL ? scratch : side, rows, count);
     }
     return NIB_OK;
 }
@@ -497,12 +548,12 @@ nib_status nib__kv_write(nib_kv *kv, int64_t sequence, int64_t layer, int64_t bl
                          const void *from, void *scratch, nib_err *err)
 {
     char *rows = (char *)(uintptr_t)from; /* only read */
-    for (int64_t i = 0; i < kv->sides; i++, rows += nib__kv_position_bytes(kv) / 2) {
+    for (int64_t i = 0; i < kv->sides; i++, rows += nib__kv_position_bytes(kv, layer) / 2) {
         const bool keys = i == 0;
         char *side = find_side(kv, sequence, layer, block, keys);
-        copy_side(kv, keys, false, kv->gpu != NULL ? scratch : side, rows, count);
+        copy_side(kv, layer, keys, false, kv->gpu != NULL ? scratch : side, rows, count);
         if (kv->gpu != NULL)
-            NIB_TRY(nib__gpu_write(kv->gpu, side, scratch, block_side_bytes(kv), err));
+            NIB_TRY(nib__gpu_write(kv->gpu, side, scratch, block_side_bytes(kv, layer), err));
     }
     return NIB_OK;
 }

@@ -22,6 +22,8 @@ enum {
 /* What the cache must hold. */
 typedef struct nib_kv_shape {
     int64_t layers, kv_heads, head_dim, sequences, context;
+    /* of layers without the window; 0: the same */
+    int64_t global_kv_heads, global_head_dim;
     nib_type type;
     int64_t window;            /* positions a query sees, including its own; 0: all */
     const bool *window_layers; /* [layers] layers that have the window; NULL: all */
@@ -44,7 +46,7 @@ nib_status nib__kv_measure(nib_kv_size *out, const nib_kv_shape *shape, nib_err 
 /* Layers that keep the same positions. */
 typedef struct nib_kv_group {
     int64_t window; /* 0: all positions */
-    int64_t layers;
+    int64_t layers, kv_heads, head_dim;
     /* On the CPU [blocks][layers][keys, values][kv_heads] of nib__cache_bytes, so that few
      * positions touch few pages; on the GPU [layers][keys, values][blocks][kv_heads]. */
     char *block;
@@ -64,7 +66,7 @@ typedef struct nib_kv_group {
 typedef struct nib_kv {
     const nib_allocator *allocator;
     nib_gpu *gpu; /* holds keys, values and a copy of the tables; NULL: the CPU does */
-    int64_t layers, kv_heads, head_dim, value_dim, sequences, context;
+    int64_t layers, value_dim, sequences, context;
     nib_type type;
     int64_t sides; /* 2: keys and values; 1: keys alone */
     int64_t table_ld;
@@ -102,8 +104,9 @@ nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer);
  * A position has the key of each head, then the value of each head, if the cache has values; I8:
  * each followed by its scale. */
 
-/* Bytes of a position in a layer. */
-uint64_t nib__kv_position_bytes(const nib_kv *kv);
+/* Bytes of a position in a layer; and in the layer with most. */
+uint64_t nib__kv_position_bytes(const nib_kv *kv, int64_t layer);
+uint64_t nib__kv_widest_bytes(const nib_kv *kv);
 /* Whether a layer may hold only the last positions of a sequence; and the first that such layers
  * hold, in whole blocks. */
 bool nib__kv_has_window(const nib_kv *kv, int64_t layer);

@@ -14,11 +14,10 @@
 #include <math.h>
 #include <stdio.h>
 
-static const char *const rope_names[] = {[NIB_ROPE_PLAIN] = "default",
-                                         [NIB_ROPE_LLAMA3] = "llama3",
-                                         [NIB_ROPE_LINEAR] = "linear",
-                                         [NIB_ROPE_YARN] = "yarn",
-                                         [NIB_ROPE_LONGROPE] = "longrope"};
+static const char *const rope_names[] = {
+    [NIB_ROPE_PLAIN] = "default",     [NIB_ROPE_LLAMA3] = "llama3",
+    [NIB_ROPE_LINEAR] = "linear",     [NIB_ROPE_YARN] = "yarn",
+    [NIB_ROPE_LONGROPE] = "longrope", [NIB_ROPE_PROPORTIONAL] = "proportional"};
 
 const char *nib__rope_name(nib_rope_kind rope) { return rope_names[rope]; }
 
@@ -30,10 +29,11 @@ typedef struct reader {
     nib_arena *arena;
     nib_ledger *ledger;
     char key[64]; /* key being read, for messages; empty between keys */
-    char *nested; /* text_config; NULL: absent */
-    bool around;  /* model_type is that of a model with images around the family's text model */
     char *model_type, *hidden_act, *hidden_activation;
-    char *class_name; /* the first of architectures */
+    const char *text_config; /* of a model with images: the object, as text; NULL: none */
+    bool outer;              /* the model has images or audio, too; its text_config is read */
+    bool encoder;            /* it was reported */
+    char *class_name;        /* the first of architectures */
     nib_rope_given rope;
     nib_layers_given layers;
     nib_keys_given keys;
@@ -277,6 +277,19 @@ static bool read_quantized(reader *r, size_t at)
     return false;
 }
 
+/* Whether the string is the class of the family, or of its models with images. */
+static bool is_class(const reader *r, const nib_family_row *family)
+{
+    static const char conditional[] = "ForConditionalGeneration";
+    const char *name = family->class_name, *end = strstr(name, "ForCausalLM");
+    const size_t size = end != NULL ? (size_t)(end - name) : 0;
+    return nib__json_is(&r->json, name) ||
+           (r->outer && end != NULL && family == r->family &&
+            r->json.token_size == size + sizeof conditional - 1 &&
+            memcmp(r->json.token, name, size) == 0 &&
+            memcmp(r->json.token + size, conditional, sizeof conditional - 1) == 0);
+}
+
 /* architectures: names of Python classes; the supported one need not be first. */
 static bool read_classes(reader *r, size_t at)
 {
@@ -287,7 +300,7 @@ static bool read_classes(reader *r, size_t at)
         return false;
     while (nib__json_next(&r->json) == NIB_JSON_STRING) {
         for (size_t i = 0; nib__family_at(i) != NULL; i++)
-            if (nib__json_is(&r->json, nib__family_at(i)->class_name))
+            if (is_class(r, nib__family_at(i)))
                 r->classes |= 1U << i;
         if (r->class_name == NULL)
             r->class_name = nib__json_string(&r->json, r->arena, NULL);
@@ -370,40 +383,55 @@ static bool read_key(reader *r)
     return read_unknown(r);
 }
 
+/* Keys of a model with images or audio that its text does not depend on. */
+static const char *const keys_of_encoders[] = {
+    "audio_token_id",    "boa_token_id",    "boi_token_id",   "boi_token_index",
+    "eoa_token_id",      "eoa_token_index", "eoi_token_id",   "eoi_token_index",
+    "image_token_index", "image_token_id",  "video_token_id", "vision_soft_tokens_per_image"};
+
+/* Keys beside text_config that its text does depend on. */
+static const char *const keys_of_both[] = {"architectures", "model_type",          "dtype",
+                                           "torch_dtype",   "tie_word_embeddings", "bos_token_id",
+                                           "eos_token_id",  "quantization_config"};
+
+static bool read_encoder(reader *r)
+{
+    nib_json_value value;
+    if (!nib__json_any(&r->json, &value))
+        return false;
+    if (value.event != NIB_JSON_NULL && !r->encoder)
+        nib__ledger_add_setting(r->ledger,
+                                &(nib_ledger_setting){.code = "config-key",
+                                                      .name = r->key,
+                                                      .by = NIB_BY_CONFIG,
+                                                      .relation = NIB_SETTING_NARROWER},
+                                "only the text model runs: images and audio are not read");
+    r->encoder = r->encoder || value.event != NIB_JSON_NULL;
+    return true;
+}
+
+/* Reads a key beside text_config. */
+static bool read_outer_key(reader *r)
+{
+    if (nib__json_is(&r->json, "text_config") ||
+        is_listed(&r->json, keys_of_encoders, COUNT(keys_of_encoders)))
+        return nib__json_skip(&r->json);
+    if (nib__json_is(&r->json, "vision_config") || nib__json_is(&r->json, "audio_config"))
+        return read_encoder(r);
+    return is_listed(&r->json, keys_of_both, COUNT(keys_of_both)) ||
+                   is_listed(&r->json, harmless, COUNT(harmless))
+               ? read_key(r)
+               : read_unknown(r);
+}
+
 static bool read_model_type(reader *r)
 {
     if (nib__json_is(&r->json, "text_config")) {
-        r->nested = nib__json_raw(&r->json, r->arena);
-        return r->nested != NULL;
+        r->text_config = nib__json_raw(&r->json, r->arena);
+        return r->text_config != NULL;
     }
     return nib__json_is(&r->json, "model_type") ? read_string(r, &r->model_type)
                                                 : nib__json_skip(&r->json);
-}
-
-/* Keys beside text_config: some hold for the text model, too, whose own keys come later and decide.
- */
-static bool read_outer_key(reader *r)
-{
-    static const char *const shared[] = {
-        "architectures",       "dtype",      "torch_dtype",        "bos_token_id", "eos_token_id",
-        "quantization_config", "model_type", "tie_word_embeddings"};
-    static const char *const skipped[] = {"text_config", "boi_token_index", "eoi_token_index",
-                                          "image_token_index"};
-    if (is_listed(&r->json, shared, COUNT(shared)))
-        return read_key(r);
-    if (is_listed(&r->json, skipped, COUNT(skipped)) ||
-        is_listed(&r->json, harmless, COUNT(harmless)))
-        return nib__json_skip(&r->json);
-    if (!nib__json_is(&r->json, "vision_config"))
-        return read_unknown(r);
-    nib__ledger_add_setting(r->ledger,
-                            &(nib_ledger_setting){.code = "config-key",
-                                                  .name = "vision_config",
-                                                  .done = "text",
-                                                  .by = NIB_BY_CONFIG,
-                                                  .relation = NIB_SETTING_NARROWER},
-                            "only the text model is read; images are refused");
-    return nib__json_skip(&r->json);
 }
 
 /* Adds the key that was being read to the JSON reader's error. */
@@ -437,6 +465,14 @@ static nib_status read_all(reader *r, bool (*read)(reader *r), const char *name,
 
 /* ---- the family ---- */
 
+/* Whether model_type is that of the family, or of its models with images. */
+static bool is_type(const reader *r, const nib_family_row *family)
+{
+    return strcmp(family->name, r->model_type) == 0 ||
+           (family->outer != NULL && r->text_config != NULL && *r->text_config == '{' &&
+            strcmp(family->outer, r->model_type) == 0);
+}
+
 static nib_status find_family(reader *r, const char *name, nib_err *err)
 {
     if (!r->model_type)
@@ -445,15 +481,10 @@ static nib_status find_family(reader *r, const char *name, nib_err *err)
             "%s: \"model_type\" is missing; it names the architecture (a training config, "
             "for `nibble train`, has sections instead, such as \"model\": {...})",
             name);
-    char shown[64], names[320];
+    char shown[64], names[NIB_FAMILY_NAMES];
     size_t i = 0;
-    for (; nib__family_at(i) != NULL; i++) {
-        const nib_family_row *family = nib__family_at(i);
-        r->around = r->nested != NULL && family->around != NULL &&
-                    strcmp(family->around, r->model_type) == 0;
-        if (r->around || strcmp(family->name, r->model_type) == 0)
-            break;
-    }
+    while (nib__family_at(i) != NULL && !is_type(r, nib__family_at(i)))
+        i++;
     if (nib__family_at(i) == NULL)
         return nib__fail(
             err, NIB_UNSUPPORTED, "%s: the architecture \"%s\" is not supported; %s are", name,
@@ -461,24 +492,8 @@ static nib_status find_family(reader *r, const char *name, nib_err *err)
             nib__family_names(names, sizeof names));
     r->c.arch = (nib_arch)i;
     r->family = nib__family_at(i);
+    r->outer = strcmp(r->family->name, r->model_type) != 0;
     return NIB_OK;
-}
-
-/* Reads a model around a text model, and the text model. */
-static nib_status read_nested(reader *r, const char *name, const char *text, size_t size,
-                              nib_err *err)
-{
-    char shown[64];
-    NIB_TRY(read_all(r, read_outer_key, name, text, size, err));
-    r->model_type = NULL;
-    NIB_TRY(read_all(r, read_key, name, r->nested, strlen(r->nested), err));
-    return r->model_type == NULL || strcmp(r->model_type, r->family->name) == 0
-               ? NIB_OK
-               : nib__fail(
-                     err, NIB_UNSUPPORTED,
-                     "%s: model_type of text_config is \"%s\"; only %s is supported", name,
-                     nib__escape_name(shown, sizeof shown, r->model_type, strlen(r->model_type)),
-                     r->family->name);
 }
 
 /* Sets the defaults of transformers for absent keys. */
@@ -543,7 +558,7 @@ static nib_status check_act(const reader *r, const char *name, nib_err *err)
 static void report_class(const reader *r)
 {
     char shown[NIB_SHOWN];
-    if (r->class_name && !r->around && (r->classes & 1U << r->c.arch) == 0)
+    if (r->class_name && (r->classes & 1U << r->c.arch) == 0)
         nib__ledger_add_overruled(r->ledger, "config-key", "architectures",
                                   nib__escape_string(shown, r->class_name), r->family->class_name,
                                   "model_type is \"%s\", which selects %s", r->family->name,
@@ -604,6 +619,23 @@ static void report_head_dim(const reader *r)
                               "qk_nope_head_dim and qk_rope_head_dim decide");
 }
 
+/* Reads text_config, then the keys beside it. */
+static nib_status read_outer(reader *r, const char *name, const char *text, size_t size,
+                             nib_err *err)
+{
+    char inner[256], shown[64];
+    snprintf(inner, sizeof inner, "text_config of %s", name);
+    r->model_type = NULL; /* text_config need not have one */
+    NIB_TRY(read_all(r, read_key, inner, r->text_config, strlen(r->text_config), err));
+    if (r->model_type != NULL && strcmp(r->model_type, r->family->name) != 0)
+        return nib__fail(
+            err, NIB_UNSUPPORTED,
+            "%s: the model_type of text_config is \"%s\"; only \"%s\" is supported there", name,
+            nib__escape_name(shown, sizeof shown, r->model_type, strlen(r->model_type)),
+            r->family->name);
+    return read_all(r, read_outer_key, name, text, size, err);
+}
+
 nib_status nib__config_parse(nib_config *out, const char *name, const char *text, size_t size,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
@@ -612,10 +644,8 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     NIB_TRY(read_all(&r, read_model_type, name, text, size, err));
     NIB_TRY(find_family(&r, name, err));
     set_defaults(&r);
-    if (r.around)
-        NIB_TRY(read_nested(&r, name, text, size, err));
-    else
-        NIB_TRY(read_all(&r, read_key, name, text, size, err));
+    NIB_TRY(r.outer ? read_outer(&r, name, text, size, err)
+                    : read_all(&r, read_key, name, text, size, err));
     c->dtype = r.dtypes[r.dtypes[0] == NIB_TYPE_NONE];
     set_biases(&r);
     const nib_config_names names = {.width = "hidden_size",
@@ -631,6 +661,7 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     NIB_TRY(nib__config_derive(c, name, &names, err));
     NIB_TRY(nib__config_check(c, name, &names, err));
     NIB_TRY(nib__layers_apply(c, &r.layers, name, arena, ledger, err));
+    NIB_TRY(nib__config_check_heads(c, name, ledger, err));
     NIB_TRY(check_act(&r, name, err));
     report_overruled(&r);
     NIB_TRY(nib__rope_apply(c, &r.rope, name, ledger, err));

@@ -21,6 +21,7 @@ typedef enum nib_arch {
     NIB_ARCH_GEMMA,
     NIB_ARCH_GEMMA2,
     NIB_ARCH_GEMMA3,
+    NIB_ARCH_GEMMA4,
     NIB_ARCH_COHERE,
     NIB_ARCH_COHERE2,
     NIB_ARCH_STARCODER2,
@@ -46,7 +47,8 @@ typedef enum nib_rope_kind {
     NIB_ROPE_LLAMA3,
     NIB_ROPE_LINEAR,
     NIB_ROPE_YARN,
-    NIB_ROPE_LONGROPE
+    NIB_ROPE_LONGROPE,
+    NIB_ROPE_PROPORTIONAL
 } nib_rope_kind;
 
 enum { NIB_EOS_MAX = 16 };
@@ -59,6 +61,7 @@ typedef struct nib_mixture {
     int64_t first;               /* layers before this one are none */
     const bool *dense;          /* [layers] layers that are none nonetheless; NULL: no such layer */
     int64_t shared;             /* experts that every token has besides, as one MLP */
+    bool enabled;               /* enable_moe_block, in families with that key */
     bool normalize;             /* the chosen weights are divided by their sum */
     bool chosen_softmax;        /* softmax over the chosen logits alone */
     bool sigmoid;               /* instead of softmax; and a bias that only chooses */
@@ -86,6 +89,10 @@ typedef struct nib_config {
     nib_mixture moe;
     nib_latent latent;
     int64_t layers, width, ffn, heads, kv_heads, head_dim, vocab, context;
+    int64_t global_kv_heads, global_head_dim; /* of layers without a window; 0: the same */
+    bool keys_are_values; /* layers without a window have no v_proj: values are those of k_proj */
+    int64_t shared_layers, layer_inputs; /* num_kv_shared_layers, hidden_size_per_layer_input */
+    bool wide_mlp;                       /* use_double_wide_mlp */
     double norm_eps, rope_theta;
     nib_rope_kind rope;
     double rope_factor, rope_low, rope_high; /* llama3: factor, low and high frequency factors */
@@ -98,6 +105,7 @@ typedef struct nib_config {
     /* longrope: [nib__config_rope_dims / 2] divisors for contexts up to rope_original, and for
      * longer ones */
     const float *rope_short, *rope_long;
+    int64_t rope_pairs; /* proportional: leading pairs that rotate; the others have frequency 0 */
     /* Queries are multiplied by 1 + beta ln(1 + floor((position + first) / step)); beta 0: not. */
     double query_beta;
     int64_t query_step, query_first;
@@ -150,9 +158,30 @@ NIB_INLINE int64_t nib__config_window(const nib_config *c, int64_t layer)
     return c->window_layers == NULL || c->window_layers[layer] ? c->window : 0;
 }
 
+/* Elements of a head, and heads of keys and values, in a layer. */
+NIB_INLINE int64_t nib__config_head_dim(const nib_config *c, int64_t layer)
+{
+    return c->global_head_dim > 0 && nib__config_window(c, layer) == 0 ? c->global_head_dim
+                                                                       : c->head_dim;
+}
+NIB_INLINE int64_t nib__config_kv_heads(const nib_config *c, int64_t layer)
+{
+    return c->global_kv_heads > 0 && nib__config_window(c, layer) == 0 ? c->global_kv_heads
+                                                                       : c->kv_heads;
+}
+
+/* Channels of a head that the main RoPE table rotates. */
 NIB_INLINE int64_t nib__config_rope_dims(const nib_config *c)
 {
-    return c->rope_dims > 0 ? c->rope_dims : c->head_dim;
+    return c->rope_dims > 0         ? c->rope_dims
+           : c->global_head_dim > 0 ? c->global_head_dim
+                                    : c->head_dim;
+}
+/* Those that a table rotates: 0, or the second one, 1. */
+NIB_INLINE int64_t nib__config_table_dims(const nib_config *c, int table)
+{
+    return table == 1 && c->local_theta > 0 && c->global_head_dim > 0 ? c->head_dim
+                                                                      : nib__config_rope_dims(c);
 }
 
 /* Number of RoPE tables: the main one, and a second for layers with a window or for scaled queries,
@@ -180,9 +209,9 @@ double nib__rope_frequency(const nib_config *config, int64_t pair, int64_t conte
 double nib__rope_divisor(const nib_config *config, int64_t pair);
 /* Adds a line if a run with this context rotates short texts differently from transformers. */
 void nib__rope_report_context(const nib_config *config, int64_t context, nib_ledger *ledger);
-/* Elements of a table for `positions` positions. */
+/* Elements of a table for `positions` positions; of the larger one, if there are two. */
 uint64_t nib__rope_size(const nib_config *config, int64_t positions);
-/* Writes cosines and sines of positions first..end-1 into a table: [end][nib__config_rope_dims],
+/* Writes cosines and sines of positions first..end-1 into a table: [end][nib__config_table_dims],
  * cosines first. table: 0 or 1. context: the most positions the run may reach, on which longrope
  * depends. */
 void nib__rope_table(float *out, const nib_config *config, int table, int64_t context,

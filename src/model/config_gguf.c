@@ -7,6 +7,7 @@
 #include "config_gguf.h"
 
 #include "arch.h"
+#include "config_gguf_heads.h"
 #include "config_keys.h"
 #include "config_layers.h"
 #include "config_rope.h"
@@ -67,7 +68,7 @@ static bool is_gated_so(const nib_family_row *row, int64_t gating)
  * experts; deepseek2 is DeepSeek-V2, or V3 if experts are chosen by sigmoid. */
 static nib_status read_arch(reader *r)
 {
-    char shown[64], families[320], key[96];
+    char shown[64], families[NIB_FAMILY_NAMES], key[96];
     int64_t experts = 0, gating = 0;
     bool found, any = false, any_gating = false;
     if (r->g->arch == NULL)
@@ -92,6 +93,7 @@ static nib_status read_arch(reader *r)
         r->arch = row->gguf;
         r->c->arch = (nib_arch)i;
         r->c->qk_norm = row->head_norms;
+        r->c->moe.enabled = experts > 0; /* llama.cpp goes by their number */
         r->c->rope_interleaved = row->interleaved;
         return NIB_OK;
     }
@@ -158,13 +160,16 @@ static nib_status read_sizes(reader *r)
     };
     bool found = true;
     for (size_t i = 0; i < COUNT(sizes); i++) {
-        NIB_TRY(nib__gguf_int(sizes[i].out, sizes[i].needed ? NULL : &found, r->g,
-                              arch_key(r, sizes[i].name), r->err));
+        arch_key(r, sizes[i].name);
+        if (sizes[i].out == &c->kv_heads && nib__gguf_lists_heads(c, r->g, r->key))
+            continue;
+        NIB_TRY(nib__gguf_int(sizes[i].out, sizes[i].needed ? NULL : &found, r->g, r->key, r->err));
         if (found && (*sizes[i].out < 1 || *sizes[i].out > 1 << 30))
             return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 1 to %d is expected",
                              r->g->name, r->key, *sizes[i].out, 1 << 30);
     }
     NIB_TRY(skip_layers(r));
+    NIB_TRY(nib__gguf_read_heads(c, r->g, r->arch, r->err));
     NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g, arch_key(r, eps_key(c)), r->err));
     return nib__gguf_double(&c->rope_theta, &found, r->g, arch_key(r, "rope.freq_base"), r->err);
 }
@@ -220,12 +225,20 @@ static bool has_flag(const nib_config *c, size_t at)
 }
 
 /* For families whose models vary: whether q and k heads have norms, and whether the MLP has a norm
- * of its own. The first layer tells. */
+ * of its own; the first layer tells. And whether layers without a window have values of their own;
+ * the last one tells. */
 static void detect_norms(reader *r)
 {
     if (has_flag(r->c, offsetof(nib_config, qk_norm)))
         r->c->qk_norm =
             nib__checkpoint_find(r->cp, "model.layers.0.self_attn.q_norm.weight") != NULL;
+    for (int64_t i = 0; i < r->c->layers && has_flag(r->c, offsetof(nib_config, keys_are_values));
+         i++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%" PRId64 ".self_attn.v_proj.weight", i);
+        if (nib__config_window(r->c, i) == 0)
+            r->c->keys_are_values = nib__checkpoint_find(r->cp, name) == NULL;
+    }
     if (has_flag(r->c, offsetof(nib_config, parallel)))
         r->c->parallel =
             nib__checkpoint_find(r->cp, "model.layers.0.post_attention_layernorm.weight") == NULL;
@@ -404,15 +417,16 @@ static nib_status read_rope(reader *r)
     char shown[64];
     size_t size = 6;
     bool found;
-    int64_t width = c->head_dim;
+    const int64_t head = nib__config_rope_dims(c);
+    int64_t width = head;
     NIB_TRY(nib__gguf_int(&width, &found, r->g, arch_key(r, "rope.dimension_count"), r->err));
-    if (nib__family_of(c)->partial && width > 1 && width < c->head_dim && width % 2 == 0)
+    if (nib__family_of(c)->partial && width > 1 && width < head && width % 2 == 0)
         c->rope_dims = width;
-    else if (width != c->head_dim)
+    else if (width != head)
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s is %" PRId64 ", but a head has %" PRId64
                          " elements; rotating only some of them in this way is not supported",
-                         r->g->name, r->key, width, c->head_dim);
+                         r->g->name, r->key, width, head);
     if (!(c->rope_theta > 0) || !(c->rope_theta < 1e18))
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: %s.rope.freq_base is %g; a number above 0 and below 1e18 is expected",
@@ -439,7 +453,10 @@ static nib_status read_rope(reader *r)
                          r->g->name, r->arch, c->rope_factor);
     if (linear && c->rope_factor != 1)
         c->rope = NIB_ROPE_LINEAR;
-    return read_divisors(&c->rope_divisors, r, "rope_freqs.weight", c->head_dim / 2);
+    NIB_TRY(read_divisors(&c->rope_divisors, r, "rope_freqs.weight", head / 2));
+    if (nib__family_of(c)->proportional && c->rope == NIB_ROPE_PLAIN)
+        nib__rope_find_proportional(c, head / 2);
+    return NIB_OK;
 }
 
 /* ---- keys of one family ---- */
@@ -642,18 +659,19 @@ static nib_status check_experts(reader *r)
 
 static nib_status check_others(reader *r)
 {
-    int64_t value_length = r->c->head_dim, version = 2;
+    const int64_t head = r->c->global_head_dim > 0 ? r->c->global_head_dim : r->c->head_dim;
+    int64_t value_length = head, version = 2;
     const char *type = "model";
     char shown[64];
     size_t size = 5;
     bool found;
     NIB_TRY(
         nib__gguf_int(&value_length, &found, r->g, arch_key(r, "attention.value_length"), r->err));
-    if (value_length != r->c->head_dim && !is_latent(r))
+    if (value_length != head && !is_latent(r))
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s is %" PRId64 ", but keys have %" PRId64
                          " elements; only equal lengths are supported",
-                         r->g->name, r->key, value_length, r->c->head_dim);
+                         r->g->name, r->key, value_length, head);
     NIB_TRY(nib__gguf_int(&version, &found, r->g, "general.quantization_version", r->err));
     if (version != 2)
         return nib__fail(r->err, NIB_UNSUPPORTED,
@@ -826,7 +844,7 @@ static bool is_known(const reader *r, const char *name)
     for (size_t i = 0; i < COUNT(changing); i++)
         if (strcmp(changing[i].name, name) == 0)
             return true;
-    return find_family_key(r, name) != NULL;
+    return find_family_key(r, name) != NULL || nib__gguf_is_of_heads(r->c, name);
 }
 
 /* Keys that only some families and RoPE types use. *used: whether this model does. */
@@ -942,122 +960,7 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
             "yarn changes a range of pairs that is not rounded, as %s's config.json "
             "says and a GGUF cannot; llama.cpp rounds it",
             family->name);
+    NIB_TRY(nib__config_check_heads(out, r.g->name, ledger, err));
     NIB_TRY(nib__config_check_mixture(out, r.g->name, err));
     return nib__config_check_latent(out, r.g->name, err);
-}
-
-/* ---- sampling ---- */
-
-static const char sampling[] = "general.sampling.";
-
-static nib_status read_rate(double *out, const nib_gguf *g, const char *name, double most,
-                            bool zero, nib_err *err)
-{
-    char key[64];
-    double value = 1;
-    bool found;
-    snprintf(key, sizeof key, "%s%s", sampling, name);
-    NIB_TRY(nib__gguf_double(&value, &found, g, key, err));
-    if (!found)
-        return NIB_OK;
-    if (!(value <= most) || value < 0 || (value == 0 && !zero))
-        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %g; %s %g is expected", g->name, key, value,
-                         zero ? "0 to" : "above 0 and at most", most);
-    *out = value;
-    return NIB_OK;
-}
-
-/* Keys of samplers that are off by default, and the value that keeps each off. */
-static const struct {
-    const char *name;
-    double off; /* NaN: has no effect without the others */
-} switches[] = {{"penalty_repeat", 1},  {"xtc_probability", 0},  {"mirostat", 0},
-                {"xtc_threshold", NAN}, {"penalty_last_n", NAN}, {"mirostat_tau", NAN},
-                {"mirostat_eta", NAN}};
-
-/* Reports a sampling key that nothing reads. */
-static nib_status report_sampling(const nib_gguf *g, const char *key, nib_ledger *ledger,
-                                  nib_err *err)
-{
-    static const char *const known[] = {"temp", "top_k", "top_p", "min_p"};
-    const char *name = key + sizeof sampling - 1;
-    char shown[96];
-    double value;
-    bool found;
-    for (size_t i = 0; i < COUNT(known); i++)
-        if (strcmp(known[i], name) == 0)
-            return NIB_OK;
-    for (size_t i = 0; i < COUNT(switches); i++) {
-        if (strcmp(switches[i].name, name) != 0)
-            continue;
-        value = switches[i].off;
-        NIB_TRY(nib__gguf_double(&value, &found, g, key, err));
-        if (isnan(switches[i].off) || value == switches[i].off)
-            return NIB_OK;
-    }
-    nib__ledger_add_unread(ledger, "generation-key", "the GGUF",
-                           nib__escape_name(shown, sizeof shown, key, strlen(key)), NULL);
-    return NIB_OK;
-}
-
-nib_status nib__generation_gguf(nib_generation *out, const nib_gguf *g, nib_ledger *ledger,
-                                nib_err *err)
-{
-    bool found;
-    *out = nib__generation_none;
-    NIB_TRY(read_rate(&out->temperature, g, "temp", NIB_TEMPERATURE_MAX, true, err));
-    NIB_TRY(read_rate(&out->top_p, g, "top_p", 1, false, err));
-    NIB_TRY(read_rate(&out->min_p, g, "min_p", 1, true, err));
-    NIB_TRY(nib__gguf_int(&out->top_k, &found, g, "general.sampling.top_k", err));
-    if (found && out->top_k < 0)
-        out->top_k = 0; /* negative is off, like 0 */
-    for (size_t i = 0; i < g->count; i++)
-        if (strncmp(g->values[i]->key, sampling, sizeof sampling - 1) == 0)
-            NIB_TRY(report_sampling(g, g->values[i]->key, ledger, err));
-    return NIB_OK;
-}
-
-/* ---- tokenizer ---- */
-
-static const char tokenizer[] = "tokenizer.";
-
-/* The key is read, or only names a token that is never drawn or inserted. */
-static bool is_tokenizer_key_read(const char *name)
-{
-    static const char *const known[] = {"chat_template",
-                                        "chat_templates",
-                                        "huggingface.json",
-                                        "rwkv.world",
-                                        "ggml.model",
-                                        "ggml.pre",
-                                        "ggml.tokens",
-                                        "ggml.token_type",
-                                        "ggml.token_type_count",
-                                        "ggml.scores",
-                                        "ggml.merges",
-                                        "ggml.add_bos_token",
-                                        "ggml.add_eos_token",
-                                        "ggml.add_space_prefix",
-                                        "ggml.remove_extra_whitespaces",
-                                        "ggml.precompiled_charsmap"};
-    const size_t size = strlen(name);
-    for (size_t i = 0; i < COUNT(known); i++)
-        if (strcmp(known[i], name) == 0)
-            return true;
-    return begins_with(name, "chat_template.") ||
-           (begins_with(name, "ggml.") && size > 9 && strcmp(name + size - 9, "_token_id") == 0);
-}
-
-void nib__gguf_report_tokenizer(const nib_gguf *g, nib_ledger *ledger)
-{
-    char shown[96];
-    for (size_t i = 0; i < g->count; i++) {
-        const nib_gguf_value *v = g->values[i];
-        const bool off = v->kind == NIB_GGUF_BOOL && !v->is_array && *v->at == 0;
-        if (begins_with(v->key, tokenizer) && !off &&
-            !is_tokenizer_key_read(v->key + sizeof tokenizer - 1))
-            nib__ledger_add_unread(ledger, "tokenizer", "the GGUF",
-                                   nib__escape_name(shown, sizeof shown, v->key, strlen(v->key)),
-                                   NULL);
-    }
 }

@@ -209,17 +209,12 @@ static nib_status apply_key(nib_config *c, const nib_family_key *key, const nib_
 nib_status nib__keys_apply(nib_config *c, const nib_keys_given *s, const char *name, nib_err *err)
 {
     const nib_family_key *keys = nib__family_of(c)->keys;
-    size_t count = 0;
-    for (; keys != NULL && keys[count].key != NULL; count++)
-        NIB_TRY(apply_key(c, &keys[count], find_given(s, keys[count].key), name, err));
-    for (size_t i = 0; i < s->count; i++) {
-        bool read = s->keys[i].neutral;
-        for (size_t k = 0; k < count && !read; k++)
-            read = strcmp(keys[k].key, s->keys[i].key) == 0;
-        if (!read)
+    for (size_t i = 0; i < s->count; i++)
+        if (!s->keys[i].neutral && !nib__keys_own(nib__family_of(c), s->keys[i].key))
             return nib__fail(err, NIB_BAD_INPUT,
                              "%s: \"%s\" changes the result and is not supported for %s", name,
                              s->keys[i].key, nib__arch_name(c->arch));
-    }
+    for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++)
+        NIB_TRY(apply_key(c, &keys[i], find_given(s, keys[i].key), name, err));
     return NIB_OK;
 }

@@ -148,7 +148,9 @@ static bool has_window(const nib_config *c, const nib_layers_given *s, int64_t i
                i >= (s->first_window < 0 ? family->absent.first_window : s->first_window);
     case NIB_WINDOW_UNROTATED: return s->use_window && !c->rope_layers[i];
     case NIB_WINDOW_CHUNKS: return c->rope_layers[i];
-    case NIB_WINDOW_PATTERN: return in_pattern(s, s->pattern > 0 ? s->pattern : family->pattern, i);
+    case NIB_WINDOW_PATTERN:
+        return in_pattern(s, s->pattern > 0 ? s->pattern : family->pattern, i) &&
+               !(family->last_full && i == c->layers - 1);
     default: return false;
     }
 }
@@ -236,6 +238,14 @@ static nib_status find_windows(nib_config *c, const nib_layers_given *s, const c
             "%s: layer_types names \"%s\"; only full_attention and %s are supported", name,
             nib__escape_name(shown, sizeof shown, s->other_type, strlen(s->other_type)),
             nib__layers_local(family));
+    if (family->last_full && s->sliding != NULL && s->sliding[c->layers - 1]) {
+        s->sliding[c->layers - 1] = false;
+        nib__ledger_add_overruled(ledger, "config-key", "layer_types", "sliding_attention",
+                                  "full_attention",
+                                  "the last layer of %s attends to all positions, as in "
+                                  "transformers",
+                                  nib__arch_name(c->arch));
+    }
     for (int64_t i = 0; i < s->type_count; i++)
         slides = slides || s->sliding[i];
     if (slides && window <= 0)

@@ -43,7 +43,8 @@ static const unsigned used[] = {
     [NIB_ROPE_YARN] = 1U << NIB_ROPE_FACTOR | 1U << NIB_ROPE_ORIGINAL | 1U << NIB_ROPE_FAST |
                       1U << NIB_ROPE_SLOW | 1U << NIB_ROPE_TRUNCATE | 1U << NIB_ROPE_GAIN |
                       1U << NIB_ROPE_MSCALE | 1U << NIB_ROPE_MSCALE_ALL,
-    [NIB_ROPE_LONGROPE] = 1U << NIB_ROPE_FACTOR | 1U << NIB_ROPE_ORIGINAL | 1U << NIB_ROPE_GAIN};
+    [NIB_ROPE_LONGROPE] = 1U << NIB_ROPE_FACTOR | 1U << NIB_ROPE_ORIGINAL | 1U << NIB_ROPE_GAIN,
+    [NIB_ROPE_PROPORTIONAL] = 1U << NIB_ROPE_FACTOR};
 
 static const unsigned used_by_all = 1U << NIB_ROPE_THETA | 1U << NIB_ROPE_PARTIAL;
 
@@ -265,14 +266,37 @@ nib_status nib__rope_check(const nib_config *c, const char *name, nib_err *err)
 
 /* ---- applying ---- */
 
+/* Whether config.json says nothing about RoPE. */
+static bool is_absent(const nib_rope_given *rope)
+{
+    return rope->type == NULL && rope->given[NIB_ROPE_SCALING] == 0 &&
+           rope->given[NIB_ROPE_PARAMETERS] == 0 && rope->given[NIB_ROPE_TOP] == 0;
+}
+
+/* Sets how many pairs of a head rotate; the others have frequency 0. */
+static nib_status set_proportional(nib_config *c, double partial, const char *name, nib_err *err)
+{
+    const int64_t dims = nib__config_rope_dims(c);
+    if (!(partial > 0 && partial <= 1))
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: partial_rotary_factor is %g; a number above 0 and at most 1 is "
+                         "expected for the rope type \"%s\"",
+                         name, partial, nib__rope_name(c->rope));
+    c->rope_pairs = (int64_t)(partial * (double)dims / 2);
+    return NIB_OK;
+}
+
 /* Sets the number of channels of a head that rotate. */
 static nib_status set_partial(nib_config *c, const nib_rope_given *rope, const char *name,
                               nib_ledger *ledger, nib_err *err)
 {
     const nib_family_row *family = nib__family_of(c);
-    const double absent = family->absent.rope_partial > 0 ? family->absent.rope_partial : 1,
+    const bool own = family->absent.rope_partial > 0 && (!family->proportional || is_absent(rope));
+    const double absent = own ? family->absent.rope_partial : 1,
                  partial = resolve_number(rope, NIB_ROPE_PARTIAL, absent, ledger),
                  dims = floor((double)c->head_dim * partial);
+    if (c->rope == NIB_ROPE_PROPORTIONAL)
+        return set_proportional(c, partial, name, err);
     if (partial == 1.0)
         return NIB_OK;
     if (!family->partial)
@@ -448,7 +472,10 @@ static void report_unused(const nib_config *c, const nib_rope_given *rope, nib_l
 static nib_status find_kind(nib_config *c, const nib_rope_given *rope, const char *name,
                             nib_err *err)
 {
-    const char *type = rope->type ? rope->type : nib__rope_name(NIB_ROPE_PLAIN);
+    const bool own = nib__family_of(c)->proportional;
+    const char *type = rope->type ? rope->type
+                                  : nib__rope_name(own && is_absent(rope) ? NIB_ROPE_PROPORTIONAL
+                                                                          : NIB_ROPE_PLAIN);
     const bool only_long = nib__family_of(c)->only_longrope;
     char shown[64];
     size_t kind = 0;
@@ -456,7 +483,7 @@ static nib_status find_kind(nib_config *c, const nib_rope_given *rope, const cha
         type = nib__rope_name(NIB_ROPE_LONGROPE); /* older names of longrope in this family */
     while (kind < COUNT(used) && strcmp(type, nib__rope_name((nib_rope_kind)kind)) != 0)
         kind++;
-    if (kind == COUNT(used))
+    if (kind == COUNT(used) || (kind == NIB_ROPE_PROPORTIONAL && !own))
         return nib__fail(
             err, NIB_UNSUPPORTED,
             "%s: the type \"%s\" of rope_scaling is not supported; default, linear, llama3, yarn "
@@ -529,7 +556,8 @@ nib_status nib__rope_apply(nib_config *c, const nib_rope_given *rope, const char
 {
     NIB_TRY(set_sliding(c, rope, name, err));
     NIB_TRY(find_kind(c, rope, name, err));
-    c->rope_factor = resolve_number(rope, NIB_ROPE_FACTOR, 0, ledger);
+    c->rope_factor =
+        resolve_number(rope, NIB_ROPE_FACTOR, c->rope == NIB_ROPE_PROPORTIONAL ? 1 : 0, ledger);
     c->rope_low = resolve_number(rope, NIB_ROPE_LOW, 0, ledger);
     c->rope_high = resolve_number(rope, NIB_ROPE_HIGH, 0, ledger);
     set_original(c, rope, ledger);
@@ -562,4 +590,19 @@ void nib__rope_report_context(const nib_config *c, int64_t context, nib_ledger *
                             "rotates by long_factor; transformers changes to it once a text "
                             "passes %s; for shorter texts use --context %s",
                             context, text, text, text);
+}
+
+void nib__rope_find_proportional(nib_config *c, int64_t pairs)
+{
+    int64_t rotates = 0, i;
+    while (c->rope_divisors != NULL && rotates < pairs && c->rope_divisors[rotates] == 1.0f)
+        rotates++;
+    for (i = rotates; c->rope_divisors != NULL && i < pairs && c->rope_divisors[i] >= 1e30f;)
+        i++;
+    if (c->rope_divisors == NULL || rotates == 0 || i < pairs)
+        return;
+    c->rope = NIB_ROPE_PROPORTIONAL;
+    c->rope_pairs = rotates;
+    c->rope_factor = 1;
+    c->rope_divisors = NULL;
 }

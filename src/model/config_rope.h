@@ -57,5 +57,8 @@ double nib__rope_yarn_gain(double factor, double mscale);
  * effect; NULL: no lines. */
 nib_status nib__rope_apply(nib_config *config, const nib_rope_given *rope, const char *name,
                            nib_ledger *ledger, nib_err *err);
+/* If config->rope_divisors are those of the rope type "proportional", sets that type instead: they
+ * are 1, and at least 1e30 for the last pairs, which do not rotate. */
+void nib__rope_find_proportional(nib_config *config, int64_t pairs);
 
 #endif

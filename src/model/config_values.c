@@ -134,6 +134,11 @@ nib_status nib__config_check_mixture(const nib_config *c, const char *name, nib_
 {
     enum { EXPERTS_LIMIT = 1 << 16 }; /* of all layers; Kimi K2 has 23,040 */
     const nib_mixture *moe = &c->moe;
+    if (moe->experts > 0 && (moe->top_k < 1 || moe->ffn < 1))
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: there are %" PRId64 " experts, but the number that each token "
+                         "chooses, or their width, is missing",
+                         name, moe->experts);
     if (moe->top_k > moe->experts)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: each token chooses %" PRId64 " experts, but there are only %" PRId64,
@@ -222,4 +227,29 @@ nib_status nib__config_check(const nib_config *c, const char *name, const nib_co
         return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %g; a number between 0 and 1 is expected",
                          name, names->eps, c->norm_eps);
     return check_weights(c, name, err);
+}
+
+nib_status nib__config_check_heads(const nib_config *c, const char *name, nib_ledger *ledger,
+                                   nib_err *err)
+{
+    char asked[32], done[32];
+    if (c->global_head_dim % 2 != 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: global_head_dim %" PRId64 " is odd; RoPE rotates pairs of channels",
+                         name, c->global_head_dim);
+    if (c->global_kv_heads == 0)
+        return NIB_OK;
+    if (c->heads % c->global_kv_heads != 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: num_attention_heads %" PRId64
+                         " is not a multiple of num_global_key_value_heads %" PRId64,
+                         name, c->heads, c->global_kv_heads);
+    if (!c->keys_are_values && c->global_kv_heads != c->kv_heads)
+        nib__ledger_add_overruled(
+            ledger, "config-key", "num_global_key_value_heads",
+            nib__format_double(asked, (double)c->global_kv_heads),
+            nib__format_double(done, (double)c->kv_heads),
+            "attention_k_eq_v is not true, so num_key_value_heads counts for all layers, as in "
+            "transformers");
+    return NIB_OK;
 }

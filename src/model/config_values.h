@@ -28,6 +28,9 @@ typedef struct nib_config_names {
     const char *width, *ffn, *layers, *heads, *kv_heads, *head_dim, *vocab, *context, *eps;
 } nib_config_names;
 
+/* Checks the heads of layers without a window, where they differ. */
+nib_status nib__config_check_heads(const nib_config *config, const char *name, nib_ledger *ledger,
+                                   nib_err *err);
 /* Derives kv_heads and head_dim if they are 0. name: of the file. */
 nib_status nib__config_derive(nib_config *config, const char *name, const nib_config_names *names,
                               nib_err *err);

@@ -60,8 +60,35 @@ static void put_yarn(nib_jsonw *w, const nib_config *c)
         nib__jsonw_pair_double(w, "mscale_all_dim", c->latent.mscale);
 }
 
+/* RoPE of layers without a window, which is proportional, and of those with one. */
+static void put_two_ropes(nib_jsonw *w, const nib_config *c)
+{
+    nib__jsonw_key(w, "rope_parameters");
+    nib__jsonw_object(w);
+    nib__jsonw_key(w, "full_attention");
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "rope_type", nib__rope_name(c->rope));
+    nib__jsonw_pair_double(w, "rope_theta", c->rope_theta);
+    if (c->rope == NIB_ROPE_PROPORTIONAL) {
+        nib__jsonw_pair_double(w, "partial_rotary_factor",
+                               2 * (double)c->rope_pairs / (double)nib__config_rope_dims(c));
+        nib__jsonw_pair_double(w, "factor", c->rope_factor);
+    }
+    nib__jsonw_object_end(w);
+    nib__jsonw_key(w, "sliding_attention");
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "rope_type", nib__rope_name(NIB_ROPE_PLAIN));
+    nib__jsonw_pair_double(w, "rope_theta", c->local_theta);
+    nib__jsonw_object_end(w);
+    nib__jsonw_object_end(w);
+}
+
 static void put_rope(nib_jsonw *w, const nib_config *c)
 {
+    if (nib__family_of(c)->proportional) {
+        put_two_ropes(w, c);
+        return;
+    }
     const bool has_gain = c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE;
     const bool at_top = nib__family_of(c)->only_longrope && c->rope == NIB_ROPE_LONGROPE;
     nib__jsonw_pair_double(w, "rope_theta", c->rope_theta);
@@ -132,8 +159,8 @@ static void put_family_keys(nib_jsonw *w, const nib_config *c)
     const nib_family_key *keys = nib__family_of(c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
         const double value = nib__keys_value(c, &keys[i]);
-        if (keys[i].is >= NIB_OWN_CHECKED) /* its default is the supported value */
-            continue;
+        if (keys[i].is >= NIB_OWN_CHECKED || strchr(keys[i].key, '.') != NULL)
+            continue; /* its default is the supported value, or it is nested */
         if (keys[i].is == NIB_OWN_WORD) {
             put_word(w, &keys[i], (int64_t)value);
             continue;
@@ -201,6 +228,10 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the divisors of the RoPE frequencies (rope_freqs) match no published "
                          "model, and config.json has no key for them");
+    if (family->proportional && c.rope != NIB_ROPE_PROPORTIONAL && c.rope != NIB_ROPE_PLAIN)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "a config.json of %s with the rope type \"%s\" cannot be written",
+                         nib__arch_name(c.arch), nib__rope_name(c.rope));
     if (family->biases != NIB_BIASES_OWN && inexpressible)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "config.json of %s cannot describe attention with biases on %s",
@@ -209,6 +240,8 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
                          : c.qkv_bias           ? "q, k and v alone"
                          : c.o_bias             ? "o alone"
                                                 : "none of q, k, v and o");
+    if (c.keys_are_values && c.global_kv_heads == 0)
+        c.global_kv_heads = c.kv_heads;
     nib__jsonw_init(&w, out, 2);
     nib__jsonw_object(&w);
     nib__jsonw_key(&w, "architectures");

@@ -427,10 +427,12 @@ static nib_status add_rope_copy(lowering *l, const nib_graph_node *queries)
     return add_op(l, node);
 }
 
-/* An operation with a vector of its own: the bias of a router's choice, or the sinks of heads. */
+/* An operation with a vector of its own: of a router, the sinks of heads, or a factor. */
 static nib_status add_with_vector(lowering *l, const nib_graph_node *from)
 {
     nib_node node = node_of(l, from);
+    if (from->op == NIB_OP_SCALE)
+        node.width = l->graph->values[from->out].columns;
     if (from->weight < 0)
         return add_op(l, node);
     const nib_graph_weight *vector = weight_of(l, from);
@@ -476,10 +478,10 @@ static nib_status lower_node(lowering *l, const nib_graph_node *node, size_t *co
     case NIB_OP_LINEAR_EXPERTS: return add_linear_experts(l, node);
     case NIB_OP_LINEAR_HEADS: return add_linear_heads(l, node);
     case NIB_OP_NORM: return add_norm(l, node);
-    case NIB_OP_ATTN: return add_with_vector(l, node);
+    case NIB_OP_ATTN:
+    case NIB_OP_SCALE: return add_with_vector(l, node);
     case NIB_OP_ROUTE: return add_route(l, node);
     case NIB_OP_SWIGLU:
-    case NIB_OP_SCALE:
     case NIB_OP_ADD: return add_elementwise(l, node);
     case NIB_OP_ROPE:
         if (!is_rope_copy(l, node))

@@ -314,6 +314,17 @@ static void report_f64(nib_network *net, const nib_tensor *norm)
     line->reason = "norms are computed in f32";
 }
 
+/* Whether a tensor belongs to a model's encoder of images or audio, which is not read. */
+static bool is_of_encoder(const char *name)
+{
+    static const char *const parts[] = {"model.vision_tower.", "model.embed_vision.",
+                                        "model.audio_tower.", "model.embed_audio."};
+    bool found = false;
+    for (size_t i = 0; i < COUNT(parts); i++)
+        found = found || strncmp(name, parts[i], strlen(parts[i])) == 0;
+    return found;
+}
+
 /* Checks tensors other than weights. An unread tensor is a note, but an unread bias is an error. */
 static nib_status check_others(nib_network *net, nib_network_use use, nib_err *err)
 {
@@ -332,7 +343,7 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
         if (norm || is_known_rope_table(net, tensor))
             continue;
         nib__escape_name(shown, sizeof shown, name, strlen(name));
-        if (nib__ends_with(name, ".bias") && use == NIB_NETWORK_RUN)
+        if (nib__ends_with(name, ".bias") && use == NIB_NETWORK_RUN && !is_of_encoder(name))
             return nib__fail(err, NIB_UNSUPPORTED,
                              "%s: %s is stored, but %s has no such bias; leaving it out would "
                              "change the result",

@@ -61,6 +61,7 @@ double nib__rope_frequency(const nib_config *c, int64_t pair, int64_t context)
     case NIB_ROPE_LINEAR: return f / c->rope_factor;
     case NIB_ROPE_LLAMA3: return llama3_frequency(c, f);
     case NIB_ROPE_YARN: return yarn_frequency(c, pair, f);
+    case NIB_ROPE_PROPORTIONAL: return pair < c->rope_pairs ? f / c->rope_factor : 0;
     case NIB_ROPE_LONGROPE:
         return f / (double)(context > c->rope_original ? c->rope_long : c->rope_short)[pair];
     default: return f;
@@ -77,7 +78,8 @@ double nib__rope_divisor(const nib_config *config, int64_t pair)
 
 uint64_t nib__rope_size(const nib_config *c, int64_t positions)
 {
-    return (uint64_t)positions * (uint64_t)nib__config_rope_dims(c);
+    return (uint64_t)positions *
+           (uint64_t)nib__max(nib__config_table_dims(c, 0), nib__config_table_dims(c, 1));
 }
 
 /* The factor of the cosines and sines of a position. Rotation is linear, so queries that are scaled
@@ -95,11 +97,12 @@ void nib__rope_table(float *out, const nib_config *config, int table, int64_t co
                      int64_t first, int64_t end)
 {
     nib_config c = *config;
-    const int64_t dims = nib__config_rope_dims(&c), half = dims / 2;
+    const int64_t dims = nib__config_table_dims(&c, table), half = dims / 2;
     if (table == 0)
         c.query_beta = 0;
     if (table == 1 && c.local_theta > 0) {
         c.rope_theta = c.local_theta;
+        c.rope_dims = dims;
         c.rope = NIB_ROPE_PLAIN;
         c.rope_gain = 0;
         c.rope_divisors = NULL;

@@ -33,8 +33,8 @@ static uint64_t scratch_of(const nib_runner *r)
         const nib_node *node = &r->ops.nodes[i];
         uint64_t want = 0;
         if (node->op == NIB_OP_ATTN && node->row->scratch) {
-            const nib_attn args = {.cache = nib__kv_layer(&r->kv, 0),
-                                   .heads = r->net->config.heads};
+            const nib_attn args = {.cache = nib__kv_layer(&r->kv, node->layer),
+                                   .heads = node->of->heads};
             want = node->row->scratch(&args);
         }
         if (node->op == NIB_OP_LINEAR)

@@ -82,7 +82,9 @@ nib_status nib__run_route(nib_runner *r, const nib_node *node, int64_t m, nib_er
 {
     const nib_route_tokens args = {.rule = node->of->routing,
                                    .logits = nib__node_values(r, node, node->from),
-                                   .bias = node->weight,
+                                   .bias = node->of->routing->weight_scales ? NULL : node->weight,
+                                   .weight_scales =
+                                       node->of->routing->weight_scales ? node->weight : NULL,
                                    .out = nib__node_values(r, node, node->to),
                                    .m = m,
                                    .ldx = r->ops.ld[node->from],

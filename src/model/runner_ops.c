@@ -193,13 +193,12 @@ nib_status nib__runner_products(nib_runner *r, const nib_node *nodes, size_t cou
 
 static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
-    const nib_config *c = &r->net->config;
     const nib_attn args = {.q = nib__node_values(r, node, node->from),
                            .out = nib__node_values(r, node, node->to),
                            .ldq = r->ops.ld[node->from],
                            .ldo = r->ops.ld[node->to],
                            .m = m,
-                           .heads = c->heads,
+                           .heads = node->of->heads,
                            .sequence = r->sides[node->side].sequences,
                            .position = r->sides[node->side].positions,
                            .cache = nib__kv_layer(&r->kv, node->layer),
@@ -210,12 +209,12 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
                            .sinks = node->weight};
     if (node->row->gpu != NULL)
         return nib__run_on_gpu(r, node->row, &args, err);
-    nib_part p = nib__part_of(r, node->row, &args, 0, m * c->heads);
+    nib_part p = nib__part_of(r, node->row, &args, 0, m * args.heads);
     /* heads that share keys stay in one part, unless they fill several tiles */
-    const int64_t share = c->heads / args.cache.kv_heads,
+    const int64_t share = args.heads / args.cache.kv_heads,
                   group = share % NIB_ATTN_ROWS == 0 ? NIB_ATTN_ROWS : share;
-    const int64_t grain = nib__round_up(nib__grain_for(r, m * c->heads), group);
-    nib__pool_run(r->engine->pool, m * c->heads, grain, true, nib__job_part, &p);
+    const int64_t grain = nib__round_up(nib__grain_for(r, m * args.heads), group);
+    nib__pool_run(r->engine->pool, m * args.heads, grain, true, nib__job_part, &p);
     return NIB_OK;
 }
 
@@ -287,7 +286,7 @@ static nib_rope rope_of(const nib_runner *r, const nib_node *node, int of, int64
                       .m = m,
                       .heads = heads,
                       .head_dim = r->ops.ld[of] / heads,
-                      .dims = nib__config_rope_dims(c),
+                      .dims = nib__config_table_dims(c, node->of->table),
                       .ldx = r->ops.ld[of],
                       .interleaved = c->rope_interleaved};
 }
@@ -319,9 +318,9 @@ static nib_status run_store_kv(nib_runner *r, const nib_node *node, int64_t m, n
 
 static nib_status run_rope_copy(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
-    const nib_config *c = &r->net->config;
-    const nib_rope_store_kv args = {.q = rope_of(r, node, node->to, c->heads, m),
-                                    .k = rope_of(r, node, node->from, c->kv_heads, m),
+    const nib_graph_node *queries = node->of, *keys = queries + 1;
+    const nib_rope_store_kv args = {.q = rope_of(r, node, node->to, queries->heads, m),
+                                    .k = rope_of(r, node, node->from, keys->heads, m),
                                     .store = store_of(r, node, m)};
     return nib__run_rows(r, node->row, &args, m, err);
 }
@@ -361,7 +360,8 @@ static nib_status run_scale(nib_runner *r, const nib_node *node, int64_t m, nib_
                             .width = node->width,
                             .ldx = r->ops.ld[node->from],
                             .ldo = r->ops.ld[node->to],
-                            .scale = (float)node->of->scale,
+                            .scale = (float)node->of->scale *
+                                     (node->weight != NULL ? node->weight[0] : 1.0f),
                             .cap = (float)node->of->cap};
     return nib__run_rows(r, node->row, &args, m, err);
 }

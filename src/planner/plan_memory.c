@@ -106,14 +106,15 @@ static const char *find_recipe(const nib_plan *p, const load *l, uint64_t *bytes
  * attention runs on a device. */
 static bool with_int8(const nib_plan *p, const load *l, load *out)
 {
-    const nib_config *c = &p->model->net.config;
-    const nib_kv_shape as_is = nib__kv_shape(c, 1, 1, p->assignment.cache),
-                       int8 = nib__kv_shape(c, 1, 1, NIB_TYPE_I8);
-    const uint64_t now = nib__kv_shape_bytes(&as_is), then = nib__kv_shape_bytes(&int8);
-    if (p->assignment.gpu != NULL || l->machine->memory == 0 || then >= now)
+    const nib_kv_shape shape =
+        nib__kv_shape(&p->model->net.config, p->sequences, p->context, NIB_TYPE_I8);
+    nib_kv_size size;
+    nib_err ignored;
+    if (p->assignment.gpu != NULL || l->machine->memory == 0 ||
+        nib__kv_measure(&size, &shape, &ignored) != NIB_OK || size.bytes >= p->cache.bytes)
         return false;
     *out = *l;
-    out->others = l->others - p->cache.bytes + p->cache.bytes / now * then;
+    out->others = l->others - p->cache.bytes + size.bytes;
     out->room = l->machine->memory > out->others ? l->machine->memory - out->others : 0;
     return true;
 }

@@ -58,6 +58,11 @@ nib_status nib__plan_check_training(nib_plan *p, nib_err *err)
                          "%s: latent attention runs, but cannot be trained yet; train a model with "
                          "keys and values for its heads",
                          nib__arch_name(p->model->net.config.arch));
+    if (p->model->net.training && p->model->net.config.global_head_dim > 0)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: a model whose layers have heads of two widths runs, but cannot be "
+                         "trained yet",
+                         nib__arch_name(p->model->net.config.arch));
     if (p->model->net.training && p->model->net.config.moe.experts > 0 && !on_cpu)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: a mixture of experts trains on the CPU only, not on %s; leave out "

@@ -67,8 +67,8 @@ static nib_status open_state(state *s, nib_session *session, int32_t sequence, n
                      .weights = session->weights,
                      .basis_bytes = s->basis.size,
                      .layers = kv->layers,
-                     .kv_heads = kv->kv_heads,
-                     .head_dim = kv->head_dim,
+                     .kv_heads = kv->groups[0].kv_heads,
+                     .head_dim = kv->groups[0].head_dim,
                      .length = kv->lengths[sequence],
                      .first = nib__kv_first(kv, sequence)};
     memcpy(s->head.magic, magic, sizeof magic);
@@ -115,7 +115,7 @@ static nib_status put_layer(const state *s, const saving *out, int64_t layer, ch
          b++) {
         const int64_t count = count_in(s, b);
         NIB_TRY(nib__kv_read(s->kv, s->sequence, layer, b, count, rows, s->scratch, err));
-        NIB_TRY(put(out, rows, (size_t)count * (size_t)nib__kv_position_bytes(s->kv), err));
+        NIB_TRY(put(out, rows, (size_t)count * (size_t)nib__kv_position_bytes(s->kv, layer), err));
     }
     return NIB_OK;
 }
@@ -123,7 +123,7 @@ static nib_status put_layer(const state *s, const saving *out, int64_t layer, ch
 /* Writes everything that the checksum covers. */
 static nib_status put_content(const state *s, const saving *out, nib_err *err)
 {
-    const uint64_t bytes = NIB_CACHE_BLOCK * nib__kv_position_bytes(s->kv);
+    const uint64_t bytes = NIB_CACHE_BLOCK * nib__kv_widest_bytes(s->kv);
     char *rows = nib__calloc(s->allocator, bytes, 1);
     nib_status status = rows == NULL ? nib__fail_memory(err, bytes, "the state of a sequence")
                                      : put(out, &s->head, sizeof s->head, err);
@@ -209,7 +209,6 @@ static nib_status check_basis(const state *s, const head *own, const char *lines
 static nib_status check_size(const state *s, const head *own, size_t size, nib_err *err)
 {
     const head *h = &s->head;
-    const uint64_t position = nib__kv_position_bytes(s->kv);
     uint64_t bytes = 0;
     if (h->length > s->kv->context)
         return nib__fail(err, NIB_NO_MEMORY,
@@ -228,7 +227,7 @@ static nib_status check_size(const state *s, const head *own, size_t size, nib_e
                          "those from %" PRId64 " on; no sequence of its model can be so",
                          h->length, h->first);
     for (int64_t i = 0; i < s->kv->layers; i++)
-        bytes += (uint64_t)(h->length - first_of(s, i)) * position;
+        bytes += (uint64_t)(h->length - first_of(s, i)) * nib__kv_position_bytes(s->kv, i);
     if (bytes != size)
         return nib__fail(err, NIB_BAD_INPUT,
                          "the state has %zu bytes of keys and values, but says %" PRId64
@@ -243,7 +242,7 @@ static nib_status get_layer(const state *s, int64_t layer, const char **at, nib_
          b++) {
         const int64_t count = count_in(s, b);
         NIB_TRY(nib__kv_write(s->kv, s->sequence, layer, b, count, *at, s->scratch, err));
-        *at += (uint64_t)count * nib__kv_position_bytes(s->kv);
+        *at += (uint64_t)count * nib__kv_position_bytes(s->kv, layer);
     }
     return NIB_OK;
 }

@@ -642,6 +642,7 @@ static const nib_method_row methods[] = {
     {STR, {"count", str_count, "0", 1, 0}},
     {STR, {"endswith", str_endswith, "0", 1, 0}},
     {STR, {"find", str_find, "0,1,2", 1, 0}},
+    {STR, {"format", nib__str_format, NULL, 0, 0}},
     {STR, {"index", str_index, "0,1,2", 1, 0}},
     {STR, {"isalnum", str_isalnum, "", 0, 0}},
     {STR, {"isalpha", str_isalpha, "", 0, 0}},

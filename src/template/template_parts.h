@@ -437,6 +437,8 @@ NIB_BUILTIN(nib__filter_unique);
 /* Has letters of that case and none of the other (template_builtins.c). */
 NIB_BUILTIN(nib__is_upper);
 NIB_BUILTIN(nib__is_lower);
+/* Python's "...".format(...) (template_format.c). */
+NIB_BUILTIN(nib__str_format);
 /* A view of a dict: KEYS, VALUES, ITEMS, or a STREAM of its items. */
 nib_status nib__dict_view(nib_render *r, nib_value dict, nib_value_kind kind, nib_value *out);
 

@@ -107,17 +107,18 @@ typedef struct nib_vocab_source {
 } nib_vocab_source;
 
 /* Opens a tokenizer that gives the same ids and text as the tokenizer.json of this vocabulary.
- * Supports the models "gpt2" (byte-level, words cut as `pre` names) and "llama" (pieces merged by
- * score, byte fallback). NIB_UNSUPPORTED: another model, an unknown `pre`, or "gpt2" without `pre`.
- */
+ * Supports the models "gpt2" (byte-level, words cut as `pre` names), "llama" (pieces merged by
+ * score, byte fallback) and "gemma4" (the same, merged as listed). NIB_UNSUPPORTED: another model,
+ * an unknown `pre`, or "gpt2" without `pre`. */
 nib_status nib__tokenizer_from_vocab(nib_tokenizer **out, const nib_vocab_source *source,
                                      const nib_allocator *a, nib_err *err);
 /* The reverse: the keys of a GGUF from a tokenizer, for a model with so many rows. *out points into
  * the tokenizer and the arena. NIB_UNSUPPORTED if GGUF has no key for how this tokenizer splits or
- * normalizes a text. Where only rare texts would get other ids, adds a line to the ledger (may be
- * NULL). */
+ * normalizes a text. listed: pieces are written for the model "gemma4", with merges, instead of
+ * "llama", with scores. Where only rare texts would get other ids, adds a line to the ledger (may
+ * be NULL). */
 nib_status nib__tokenizer_to_vocab(nib_vocab_source *out, const nib_tokenizer *t, const char *name,
-                                   int64_t rows, nib_arena *arena, nib_ledger *ledger,
+                                   int64_t rows, bool listed, nib_arena *arena, nib_ledger *ledger,
                                    nib_err *err);
 
 /* Largest id + 1, added tokens included. Some ids may have no token. */

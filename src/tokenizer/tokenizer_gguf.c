@@ -42,7 +42,8 @@ typedef struct reader {
     nib_loader loader;
     const nib_vocab_source *source;
     nib_model_part m;
-    bool pieces;   /* "llama", not "gpt2" */
+    bool pieces;   /* "llama" or "gemma4", not "gpt2" */
+    bool listed;   /* "gemma4": pieces that merge as listed, not by score */
     uint8_t *type; /* [token_count] token_type */
 } reader;
 
@@ -64,14 +65,14 @@ static nib_status check_model(reader *r)
     static const struct {
         const char *model, *what;
     } refused[] = {
-        {"bert", "WordPiece"},         {"t5", "unigram"},           {"rwkv", "a trie of words"},
-        {"plamo2", "PLaMo 2's own"},   {"gemma4", "Gemma 4's own"}, {"none", "no vocabulary"},
-        {"no_vocab", "no vocabulary"},
+        {"bert", "WordPiece"},       {"t5", "unigram"},         {"rwkv", "a trie of words"},
+        {"plamo2", "PLaMo 2's own"}, {"none", "no vocabulary"}, {"no_vocab", "no vocabulary"},
     };
     const nib_vocab_text *model = &r->source->model;
     const char *what = "not known";
     char name[80];
-    r->pieces = text_equals(model, "llama");
+    r->listed = text_equals(model, "gemma4");
+    r->pieces = r->listed || text_equals(model, "llama");
     if (r->pieces || text_equals(model, "gpt2"))
         return NIB_OK;
     if (model->at == NULL)
@@ -81,11 +82,12 @@ static nib_status check_model(reader *r)
                          r->source->name);
     for (size_t i = 0; i < COUNT(refused); i++)
         what = text_equals(model, refused[i].model) ? refused[i].what : what;
-    return nib__loader_unsupported(
-        &r->loader,
-        "tokenizer.ggml.model \"%s\" is %s; supported are gpt2 and llama, or name the model's "
-        "tokenizer.json with --tokenizer FILE or DIR",
-        nib__escape_name(name, sizeof name, model->at, model->size), what);
+    return nib__loader_unsupported(&r->loader,
+                                   "tokenizer.ggml.model \"%s\" is %s; supported are gpt2, llama "
+                                   "and gemma4, or name the model's "
+                                   "tokenizer.json with --tokenizer FILE or DIR",
+                                   nib__escape_name(name, sizeof name, model->at, model->size),
+                                   what);
 }
 
 static nib_status fail_pre(reader *r)
@@ -222,15 +224,16 @@ static nib_status read_special_id(const reader *r, const char *key, int64_t stor
                      r->source->name, key, (long long)stored, (long long)count);
 }
 
-/* A model "llama" without these keys has SentencePiece's ids. */
+/* A model "llama" without these keys has SentencePiece's ids; "gemma4" has none. */
 static nib_status read_special_ids(reader *r)
 {
     const nib_vocab_source *s = r->source;
     nib_tokenizer *t = r->loader.t;
     int32_t unk;
-    NIB_TRY(read_special_id(r, "bos_token_id", s->bos, r->pieces ? 1 : NONE, &t->bos));
-    NIB_TRY(read_special_id(r, "eos_token_id", s->eos, r->pieces ? 2 : NONE, &t->eos));
-    NIB_TRY(read_special_id(r, "unknown_token_id", s->unk, r->pieces ? 0 : NONE, &unk));
+    const bool usual = r->pieces && !r->listed;
+    NIB_TRY(read_special_id(r, "bos_token_id", s->bos, usual ? 1 : NONE, &t->bos));
+    NIB_TRY(read_special_id(r, "eos_token_id", s->eos, usual ? 2 : NONE, &t->eos));
+    NIB_TRY(read_special_id(r, "unknown_token_id", s->unk, usual ? 0 : NONE, &unk));
     if (r->pieces)
         t->bpe.unk = unk; /* byte-level tokenizers have a token for every byte */
     if (s->types != NULL)
@@ -414,7 +417,9 @@ static nib_status check_normalizer(reader *r)
 static nib_status build_pieces(reader *r)
 {
     nib_tokenizer *t = r->loader.t;
-    const bool prefix = r->source->add_space_prefix != NIB_VOCAB_FLAG_FALSE;
+    const nib_vocab_flag given = r->source->add_space_prefix;
+    const bool prefix =
+        given == NIB_VOCAB_FLAG_TRUE || (given == NIB_VOCAB_FLAG_UNSET && !r->listed);
     const nib_finder space = {.kind = NIB_FIND_STRING, .string = " ", .size = 1};
     const nib_finder symbol = {.kind = NIB_FIND_STRING, .string = SPACE, .size = sizeof SPACE - 1};
     NIB_TRY(check_normalizer(r));
@@ -433,7 +438,10 @@ static nib_status build_pieces(reader *r)
         t->decoders[t->decoder_count++] = (nib_decoder){
             .kind = NIB_DECODE_STRIP, .content = " ", .content_size = 1, .start = 1, .whole = true};
     t->bpe.byte_fallback = t->bpe.fuse_unk = true;
-    if (r->source->scores != NULL)
+    if (r->listed && r->source->merges == NULL)
+        return nib__fail(r->loader.err, NIB_BAD_INPUT, "%s: tokenizer.ggml.merges is missing",
+                         r->source->name);
+    if (r->source->scores != NULL && !r->listed)
         NIB_TRY(merge_by_scores(r));
     else if (r->source->merges != NULL)
         NIB_TRY(read_merges(r));

@@ -104,14 +104,22 @@ static bool replaces_spaces(const nib_normalizer *n)
            is_space(n->content, n->content_size);
 }
 
+static bool cuts_at_spaces(const nib_stage *s)
+{
+    return s->kind == NIB_STAGE_SPLIT && s->finder.kind == NIB_FIND_STRING && s->finder.size == 1 &&
+           s->finder.string[0] == ' ';
+}
+
 /* For a tokenizer that only turns spaces into U+2581 and may put one before the text. */
-static nib_status write_model_and_spaces(const writer *m)
+static nib_status write_model_and_spaces(const writer *m, bool listed)
 {
     const nib_tokenizer *t = m->t;
     const nib_normalizer *n = t->normalizers;
     const nib_stage *s = t->stages;
     nib_vocab_flag prefix = NIB_VOCAB_FLAG_UNSET;
-    if (t->stage_count == 0 && t->normalizer_count == 1 && replaces_spaces(&n[0])) {
+    /* Gemma's tokenizers cut at spaces once there are none */
+    const bool uncut = t->stage_count == 0 || (t->stage_count == 1 && cuts_at_spaces(&s[0]));
+    if (uncut && t->normalizer_count == 1 && replaces_spaces(&n[0])) {
         prefix = NIB_VOCAB_FLAG_FALSE;
     } else if (t->stage_count == 0 && t->normalizer_count == 2 && replaces_spaces(&n[1]) &&
                n[0].kind == NIB_NORMAL_PREPEND && is_space(n[0].content, n[0].content_size)) {
@@ -123,7 +131,7 @@ static nib_status write_model_and_spaces(const writer *m)
             add_loss(m, "it puts a space only before a text that does not begin with one; a reader "
                         "of the GGUF puts one before any text and after every special token");
     }
-    m->out->model = (nib_vocab_text){"llama", 5};
+    m->out->model = listed ? (nib_vocab_text){"gemma4", 6} : (nib_vocab_text){"llama", 5};
     m->out->pre = (nib_vocab_text){"default", 7};
     m->out->add_space_prefix = prefix;
     if (prefix != NIB_VOCAB_FLAG_UNSET)
@@ -315,16 +323,17 @@ static void write_bos_and_eos(const writer *m)
 }
 
 nib_status nib__tokenizer_to_vocab(nib_vocab_source *out, const nib_tokenizer *t, const char *name,
-                                   int64_t rows, nib_arena *arena, nib_ledger *ledger, nib_err *err)
+                                   int64_t rows, bool listed, nib_arena *arena, nib_ledger *ledger,
+                                   nib_err *err)
 {
     const bool pieces = t->bpe.byte_fallback;
     writer m = {.t = t, .name = name, .out = out, .arena = arena, .ledger = ledger, .err = err};
     *out = (nib_vocab_source){.name = name, .bos = -1, .eos = -1, .unk = -1};
     m.count = (size_t)nib__max(rows, nib__tokenizer_vocab_size(t));
-    NIB_TRY(pieces ? write_model_and_spaces(&m) : write_model_and_pre(&m));
+    NIB_TRY(pieces ? write_model_and_spaces(&m, listed) : write_model_and_pre(&m));
     NIB_TRY(write_tokens(&m));
     NIB_TRY(list_merges(&m));
-    NIB_TRY(pieces ? write_scores(&m) : write_merges(&m));
+    NIB_TRY(pieces && !listed ? write_scores(&m) : write_merges(&m));
     if (pieces)
         out->unk = t->bpe.unk;
     write_bos_and_eos(&m);

@@ -86,8 +86,8 @@ static size_t counted(const nib_kv *kv, const uint8_t *head)
     if (length < 0 || length > kv->context || first < 0 || first > length)
         return 0;
     for (int64_t i = 0; i < kv->layers; i++)
-        size +=
-            (size_t)(length - (nib__kv_has_window(kv, i) ? first : 0)) * nib__kv_position_bytes(kv);
+        size += (size_t)(length - (nib__kv_has_window(kv, i) ? first : 0)) *
+                nib__kv_position_bytes(kv, i);
     return nib__min(size, MOST);
 }
 

@@ -79,8 +79,10 @@ static bool are_weights(const nib_route_tokens *a, const float *logits, const fl
         sum += own[i];
     }
     for (int64_t i = 0; i < rule->top_k; i++) {
-        const double want = (rule->normalize ? own[i] / (sum + rule->floor) : own[i]) * rule->scale;
-        if (fabs(out[rule->top_k + i] - want) > 2e-6 * fmax(1e-30, fabs(want)) + 1e-30)
+        const double factor = a->weight_scales != NULL ? a->weight_scales[(int64_t)out[i]] : 1,
+                     want = (rule->normalize ? own[i] / (sum + rule->floor) : own[i]) * rule->scale,
+                     bound = 2e-6 * fmax(1e-30, fabs(want)) + 1e-30; /* before the factor */
+        if (fabs(out[rule->top_k + i] - want * factor) > bound * fabs(factor))
             return false;
     }
     return true;
@@ -118,6 +120,8 @@ static bool check_route(verdict *v, const nib_kernel *row, const nib_kernel *ref
         .rule = &rule, .m = rows, .ldx = width + below(r, 3), .ldo = 2 * rule.top_k + below(r, 3)};
     a.logits = floats(&m, rows * a.ldx, r, class);
     a.bias = floats_or_none(&m, width, r);
+    rng factors = *r; /* so that the other values are those of a rule without factors */
+    a.weight_scales = floats_or_none(&m, width, &factors);
     const result want = run_route(ref, &m, a, rows), got = run_route(row, &m, a, rows);
     const result parts = run_route(row, &m, a, 1);
     const bool right =

@@ -502,9 +502,42 @@ static void test_int8_attention(void **state)
     nib__kv_close(&kv);
 }
 
+/* Layers without a window may have other heads; then they are a group of their own, whether or not
+ * the others keep only a window. */
+static void test_heads_by_layer(void **state)
+{
+    (void)state;
+    static const int64_t contexts[] = {100, 2000};
+    for (size_t i = 0; i < COUNT(contexts); i++) {
+        nib_kv_shape shape = windowed_shape(2, contexts[i], 60);
+        nib_kv_size size;
+        shape.global_head_dim = 32, shape.global_kv_heads = 1;
+        nib_kv kv = open_shape(&shape);
+        assert_int_equal(kv.group_count, 2);
+        assert_int_equal(kv.groups[kv.group_of[0]].window, i == 0 ? 0 : 60);
+        for (int64_t layer = 0; layer < 3; layer++) {
+            const nib_cache cache = nib__kv_layer(&kv, layer);
+            assert_int_equal(cache.head_dim, layer == 1 ? 32 : 20);
+            assert_int_equal(cache.kv_heads, layer == 1 ? 1 : 2);
+            assert_int_equal(nib__kv_position_bytes(&kv, layer), layer == 1 ? 128 : 160);
+        }
+        assert_int_equal(nib__kv_widest_bytes(&kv), 160);
+        for (int64_t position = 0; position < contexts[i]; position++) {
+            assert_int_equal(nib__kv_extend(&kv, 1, position, NULL), NIB_OK);
+            nib__kv_place(&kv, 1, position);
+        }
+        check_group(&kv, &kv.groups[0]);
+        check_group(&kv, &kv.groups[1]);
+        assert_int_equal(nib__kv_measure(&size, &shape, NULL), NIB_OK);
+        assert_int_equal(size.bytes, nib__kv_bytes(&kv));
+        nib__kv_close(&kv);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_heads_by_layer),
         cmocka_unit_test(test_grows_and_shrinks),
         cmocka_unit_test(test_shared_blocks_are_not_written),
         cmocka_unit_test(test_random_operations),

@@ -43,6 +43,16 @@
     "10000,\"attn_logit_softcapping\":null,\"final_logit_softcapping\":null,"                      \
     "\"sliding_window_pattern\":6,\"cache_implementation\":\"hybrid\""
 #define GEMMA3_LONG GEMMA3 ",\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"}"
+#define GEMMA4                                                                                     \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"attention_k_eq_v\":true,"                \
+    "\"bos_token_id\":2,\"dtype\":\"bfloat16\",\"eos_token_id\":1,\"final_logit_softcapping\":"    \
+    "30.0,\"global_head_dim\":512,\"head_dim\":256,\"hidden_activation\":\"gelu_pytorch_tanh\","   \
+    "\"hidden_size_per_layer_input\":0,\"num_kv_shared_layers\":0,\"pad_token_id\":0,"             \
+    "\"rms_norm_eps\":1e-06,\"rope_parameters\":{\"full_attention\":{\"partial_rotary_factor\":"   \
+    "0.25,\"rope_theta\":1000000.0,\"rope_type\":\"proportional\"},\"sliding_attention\":{"        \
+    "\"rope_theta\":10000.0,\"rope_type\":\"default\"}},\"sliding_window\":1024,"                  \
+    "\"tie_word_embeddings\":true,\"use_bidirectional_attention\":\"vision\","                     \
+    "\"use_double_wide_mlp\":false,\"vocab_size_per_layer_input\":262144"
 #define COHERE                                                                                     \
     "\"attention_bias\":false,\"attention_dropout\":0.0,\"hidden_act\":\"silu\","                  \
     "\"layer_norm_eps\":1e-05,\"use_qk_norm\":false"
@@ -213,6 +223,14 @@ static const published models[] = {
      262144, 13.506, 0, 0, MINISTRAL3 UNTIED},
     {"Qwen3-30B-A3B", "qwen3_moe", "Qwen3Moe", 2048, 6144, 48, 32, 4, 151936, 40960, 30.532, 0, 0,
      QWEN3_MOE ",\"max_window_layers\":48,\"moe_intermediate_size\":768,\"rope_theta\":1000000.0"},
+    {"gemma-4-26B-A4B-it", "gemma4_text", "Gemma4", 2816, 2112, 30, 16, 8, 262144, 262144, 25.232,
+     1024, 6,
+     GEMMA4 ",\"enable_moe_block\":true,\"moe_intermediate_size\":704,\"num_experts\":128,"
+            "\"num_global_key_value_heads\":2,\"top_k_experts\":8"},
+    {"gemma-4-31B-it", "gemma4_text", "Gemma4", 5376, 21504, 60, 32, 16, 262144, 262144, 30.696,
+     1024, 6,
+     GEMMA4 ",\"enable_moe_block\":false,\"moe_intermediate_size\":null,\"num_experts\":null,"
+            "\"num_global_key_value_heads\":4,\"top_k_experts\":null"},
     {"Qwen3-Coder-30B-A3B-Instruct", "qwen3_moe", "Qwen3Moe", 2048, 5472, 48, 32, 4, 151936, 262144,
      30.532, 0, 0,
      QWEN3_MOE ",\"max_window_layers\":28,\"moe_intermediate_size\":768,\"rope_theta\":10000000"},

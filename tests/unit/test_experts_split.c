@@ -400,6 +400,9 @@ static void test_lists(void **state)
         {"granitemoe", LAYER "block_sparse_moe.router.layer", LAYER "mlp.gate", true},
         {"granitemoeshared", LAYER "shared_mlp.input_linear", LAYER "mlp.shared_expert.up_proj",
          true},
+        {"gemma4_text", "model.language_model.layers.0.mlp.up_proj", LAYER "mlp.up_proj", true},
+        {"llama4", "language_model." LAYER "feed_forward.router", LAYER "mlp.gate", true},
+        {"llama4", "re:language_model.*gate", LAYER "mlp.gate", true},
         {"qwen3_moe", LAYER "mlp.gate", LAYER "mlp.gate", true},
         {"qwen3_moe", LAYER "mlp.gate", LAYER "mlp.gate_proj", false},
         {"qwen3_moe", LAYER "mlp.gate", EXPERTS "0.gate_proj", false},
@@ -667,6 +670,7 @@ static void test_names(void **state)
         {TYPE("llama4"), "feed_forward.experts.7.up_proj.weight_packed",
          "mlp.experts.7.up_proj.weight_packed"},
         {TYPE("granitemoeshared"), "block_sparse_moe.router.layer.weight", "mlp.gate.weight"},
+        {TYPE("gemma4_text"), "router.proj.weight", "router.proj.weight"},
         {TYPE("granitemoeshared"), "shared_mlp.output_linear.weight",
          "mlp.shared_expert.down_proj.weight"},
         {TYPE("mixtral"), "mlp.gate.weight", "block_sparse_moe.gate.weight"},
@@ -695,6 +699,24 @@ static void test_names(void **state)
         assert_string_equal(nib__checkpoint_at(m.cp, 0)->name, ours);
         assert_non_null(nib__checkpoint_find(m.cp, ours));
         assert_string_equal(nib__checkpoint_meta_at(m.cp, 0)->key, ours);
+        drop_checkpoint(&m);
+    }
+    /* a text model among others */
+    static const struct {
+        const char *config, *theirs, *ours;
+    } whole[] = {
+        {"{\"model_type\":\"gemma4\",\"text_config\":{\"model_type\":\"gemma4_text\"}}",
+         "model.language_model.norm.weight", "model.norm.weight"},
+        {"{\"model_type\":\"llama4\",\"text_config\":{\"model_type\":\"llama4_text\"}}",
+         "language_model." LAYER "feed_forward.router.weight", LAYER "mlp.gate.weight"},
+        {TYPE("gemma4_text"), "model.vision_tower.a.weight", "model.vision_tower.a.weight"},
+        {TYPE("qwen3_moe"), "model.language_model.norm.weight", "model.language_model.norm.weight"},
+    };
+    for (size_t i = 0; i < COUNT(whole); i++) {
+        const part one[] = {{whole[i].theirs, "F32", 1, {D}, NULL}};
+        made m;
+        open_made(&m, whole[i].config, one, 1);
+        assert_non_null(nib__checkpoint_find(m.cp, whole[i].ours));
         drop_checkpoint(&m);
     }
     /* Granite's shared expert is fused */

@@ -278,7 +278,8 @@ static nib_status to_vocab(const char *json, nib_err *err)
     nib_arena arena;
     nib__arena_init(&arena, &a, 0);
     nib_tokenizer *t = open_path(json, NULL);
-    const nib_status status = nib__tokenizer_to_vocab(&source, t, json, 0, &arena, NULL, err);
+    const nib_status status =
+        nib__tokenizer_to_vocab(&source, t, json, 0, false, &arena, NULL, err);
     nib__tokenizer_close(t);
     nib__arena_free(&arena);
     return status;

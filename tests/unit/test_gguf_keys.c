@@ -23,10 +23,10 @@
 
 /* Files under tests/golden/gguf. */
 static const char *const files[] = {
-    "llama",    "qwen2",      "qwen2_yarn", "qwen3",   "smollm3", "olmo2",
-    "exaone4",  "granite",    "gemma",      "gemma2",  "gemma3",  "command-r",
-    "cohere2",  "starcoder2", "stablelm",   "phi3",    "glm4",    "stablelm_norms",
-    "qwen3moe", "mixtral",    "granitemoe", "gpt-oss", "glm4moe", "llama4"};
+    "llama",    "qwen2",   "qwen2_yarn", "qwen3",          "smollm3",   "olmo2",   "exaone4",
+    "granite",  "gemma",   "gemma2",     "gemma3",         "command-r", "cohere2", "starcoder2",
+    "stablelm", "phi3",    "glm4",       "stablelm_norms", "qwen3moe",  "mixtral", "granitemoe",
+    "gpt-oss",  "glm4moe", "llama4",     "gemma4"};
 
 /* A key to add in place of the file's own. */
 typedef struct change {
@@ -295,6 +295,18 @@ static void test_values_refused(void **state)
          {U32(".attention.sliding_window", 9), FLAGS(".attention.sliding_window_pattern", "1")},
          NIB_BAD_INPUT},
         {"smollm3", {I32(".attention.sliding_window", -1)}, NIB_BAD_INPUT},
+        /* heads that differ by layer */
+        {"gemma4", {U32(".attention.value_length_swa", 8)}, NIB_UNSUPPORTED},
+        {"gemma4", {U32(".rope.dimension_count_swa", 8)}, NIB_UNSUPPORTED},
+        {"gemma4", {U32(".rope.dimension_count", 16)}, NIB_UNSUPPORTED},
+        {"gemma4", {U32(".attention.shared_kv_layers", 1)}, NIB_BAD_INPUT},
+        {"gemma4", {U32(".embedding_length_per_layer_input", 8)}, NIB_BAD_INPUT},
+        {"gemma4", {ARRAY(".attention.head_count_kv")}, NIB_BAD_INPUT},
+        {"gemma4", {FLAGS(".attention.head_count_kv", "1212")}, NIB_BAD_INPUT},
+        {"gemma4", {FLAGS(".attention.sliding_window_pattern", "1100")}, NIB_BAD_INPUT},
+        {"gemma4", {FLAGS(".attention.sliding_window_pattern", "10")}, NIB_BAD_INPUT},
+        {"gemma4", {WITHOUT(".expert_used_count")}, NIB_BAD_INPUT},
+        {"gemma3", {U32(".attention.key_length_swa", 16)}, NIB_UNSUPPORTED},
         {"smollm3", {WITHOUT(".attention.layer_norm_rms_epsilon")}, NIB_BAD_INPUT},
         /* experts */
         {"glm4moe", {U32(".nextn_predict_layers", 4)}, NIB_BAD_INPUT},

@@ -19,17 +19,49 @@
 
 #include "refused.h"
 
-static const char *const families[] = {
-    "llama2",         "llama3",       "llama_bias",     "qwen2",           "qwen3",
-    "mistral",        "smollm3",      "olmo2",          "exaone4",         "mistral_window",
-    "exaone4_window", "granite",      "gemma",          "gemma2",          "gemma3",
-    "cohere",         "cohere2",      "starcoder2",     "stablelm",        "ministral",
-    "ministral3",     "llama_yarn",   "phi3",           "phi3_longrope",   "glm",
-    "glm4",           "cohere_norms", "stablelm_norms", "qwen3_moe",       "qwen3_moe_plain",
-    "mixtral",        "granitemoe",   "glm4_moe",       "gpt_oss",         "llama4",
-    "llama4_plain",
-
-    "deepseek_v2",    "deepseek_v3",  "kimi_k2",        "deepseek_v3_fp8", "deepseek_v2_groups"};
+static const char *const families[] = {"llama2",
+                                       "llama3",
+                                       "llama_bias",
+                                       "qwen2",
+                                       "qwen3",
+                                       "mistral",
+                                       "smollm3",
+                                       "olmo2",
+                                       "exaone4",
+                                       "mistral_window",
+                                       "exaone4_window",
+                                       "granite",
+                                       "gemma",
+                                       "gemma2",
+                                       "gemma3",
+                                       "cohere",
+                                       "cohere2",
+                                       "starcoder2",
+                                       "stablelm",
+                                       "ministral",
+                                       "ministral3",
+                                       "llama_yarn",
+                                       "phi3",
+                                       "phi3_longrope",
+                                       "glm",
+                                       "glm4",
+                                       "cohere_norms",
+                                       "stablelm_norms",
+                                       "qwen3_moe",
+                                       "qwen3_moe_plain",
+                                       "mixtral",
+                                       "granitemoe",
+                                       "glm4_moe",
+                                       "gpt_oss",
+                                       "llama4",
+                                       "llama4_plain",
+                                       "gemma4",
+                                       "gemma4_dense",
+                                       "deepseek_v2",
+                                       "deepseek_v3",
+                                       "kimi_k2",
+                                       "deepseek_v3_fp8",
+                                       "deepseek_v2_groups"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {
@@ -481,11 +513,11 @@ static void add_ones(const char *directory, const char *name, int64_t count)
  * completely, with one launch for the experts of a matrix. */
 static void test_on_device(void **state)
 {
-    static const char *const models[] = {"cohere_norms", "stablelm_norms", "qwen3_moe",
-                                         "glm4_moe",     "gpt_oss",        "mixtral",
-                                         "granitemoe",   "llama4",         "deepseek_v3"},
+    static const char *const models[] = {"cohere_norms", "stablelm_norms", "qwen3_moe",  "glm4_moe",
+                                         "gpt_oss",      "mixtral",        "granitemoe", "llama4",
+                                         "gemma4",       "gemma4_dense",   "deepseek_v3"},
                              *const allow[] = {"device"};
-    enum { NEED_ALLOW = 8 }; /* from this one on */
+    enum { NEED_ALLOW = 10 }; /* from this one on */
     enum { VOCAB_MAX = 256 };
     nib_err err;
     opened o;

@@ -664,7 +664,7 @@ static void test_huge_numbers(void **state)
             memcpy(&lines, b.at + AT_BASIS, sizeof lines);
             for (int64_t i = 0; i < kv->layers; i++)
                 size += (uint64_t)(length - (nib__kv_has_window(kv, i) ? first : 0)) *
-                        nib__kv_position_bytes(kv);
+                        nib__kv_position_bytes(kv, i);
             bytes made = {calloc(HEAD + (size_t)(lines + size) + SUM, 1),
                           HEAD + (size_t)(lines + size) + SUM};
             memcpy(made.at, b.at, HEAD + (size_t)lines);

@@ -170,6 +170,34 @@ static void test_pieces(void **state)
     nib__tokenizer_close(t);
 }
 
+/* "gemma4": pieces that merge as listed, whatever their scores, without a space before the text and
+ * without SentencePiece's ids. */
+static void test_listed_merges(void **state)
+{
+    static const nib_vocab_text merges[] = {TEXT("b a"), TEXT("a b"), TEXT("ab a"),
+                                            TEXT("\xe2\x96\x81 a")};
+    nib_vocab_source s = pieces();
+    (void)state;
+    s.model = (nib_vocab_text)TEXT("gemma4");
+    expect_bad(s); /* no merges */
+    s.merges = merges;
+    s.merge_count = COUNT(merges);
+    s.unk = 0;
+    nib_tokenizer *t = open_source(s);
+    assert_int_equal(nib__tokenizer_bos(t), -1);
+    assert_false(nib__tokenizer_adds_bos(t));
+    expect_ids(t, "aba", 0, "4 8");
+    expect_ids(t, "ab a", SPECIAL, "7 9");
+    expect_ids(t, "c\na", 0, "3 0 4"); /* a byte, and one unknown */
+    expect_text(t, "9 8 3", true, " abac");
+    nib__tokenizer_close(t);
+    s.bos = 2;
+    s.add_space_prefix = NIB_VOCAB_FLAG_TRUE;
+    t = open_source(s);
+    expect_ids(t, "ab", SPECIAL, "2 6 7");
+    nib__tokenizer_close(t);
+}
+
 /* Without token types, byte tokens are recognized by name and special tokens by their keys. */
 static void test_no_types(void **state)
 {
@@ -535,6 +563,7 @@ int main(void)
         cmocka_unit_test(test_byte_level),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_no_types),
+        cmocka_unit_test(test_listed_merges),
         cmocka_unit_test(test_text_like_a_byte),
         cmocka_unit_test(test_pieces_by_merges),
         cmocka_unit_test(test_no_scores),

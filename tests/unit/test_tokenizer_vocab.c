@@ -44,7 +44,8 @@ static void test_names(void **state)
         nib_err err;
         nib__arena_init(&arena, &a, 0);
         assert_int_equal(nib__tokenizer_from_vocab(&t, &source, &a, &err), NIB_OK);
-        assert_int_equal(nib__tokenizer_to_vocab(&got, t, "t.json", 3, &arena, NULL, &err), NIB_OK);
+        assert_int_equal(nib__tokenizer_to_vocab(&got, t, "t.json", 3, false, &arena, NULL, &err),
+                         NIB_OK);
         const nib_pre *same = nib__pre_find(got.pre.at, got.pre.size);
         assert_non_null(same);
         assert_ptr_equal(same->patterns, pre->patterns);
@@ -142,7 +143,7 @@ static void test_written(void **state)
         nib_err err = {NIB_OK, ""};
         nib__arena_init(&arena, &a, 0);
         nib__ledger_init(&notes, &a);
-        if (nib__tokenizer_to_vocab(&got, t, "t.json", 9, &arena, &notes, &err) != NIB_OK)
+        if (nib__tokenizer_to_vocab(&got, t, "t.json", 9, false, &arena, &notes, &err) != NIB_OK)
             fail_msg("%s: %s", cases[i].json, err.text);
         assert_int_equal(got.add_space_prefix, cases[i].prefix);
         assert_int_equal(got.pre.size, strlen(cases[i].pre));
@@ -203,7 +204,8 @@ static void test_not_written(void **state)
         nib_arena arena;
         nib_err err = {NIB_OK, ""};
         nib__arena_init(&arena, &a, 0);
-        const nib_status status = nib__tokenizer_to_vocab(&got, t, "t.json", 9, &arena, NULL, &err);
+        const nib_status status =
+            nib__tokenizer_to_vocab(&got, t, "t.json", 9, false, &arena, NULL, &err);
         if (status != NIB_UNSUPPORTED)
             print_error("%s\n", cases[i]);
         refused(NIB_UNSUPPORTED, status, &err);
@@ -228,7 +230,7 @@ static void test_no_memory(void **state)
             nib_arena arena;
             nib_err err = {NIB_OK, ""};
             nib__arena_init(&arena, &heap, limit);
-            status = nib__tokenizer_to_vocab(&got, t, "t.json", 9, &arena, NULL, &err);
+            status = nib__tokenizer_to_vocab(&got, t, "t.json", 9, false, &arena, NULL, &err);
             assert_int_equal(status, limit == 0 ? NIB_OK : NIB_NO_MEMORY);
             if (limit == 0)
                 needed = arena.total;

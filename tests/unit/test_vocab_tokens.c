@@ -50,7 +50,7 @@ static nib_status to_vocab(nib_vocab_source *out, const char *json, const char *
         parse_text(with_double_quotes(json), config == NULL ? NULL : with_double_quotes(config));
     nib__arena_init(arena, a, 0);
     const nib_status status =
-        nib__tokenizer_to_vocab(out, t, "tokenizer.json", 0, arena, notes, err);
+        nib__tokenizer_to_vocab(out, t, "tokenizer.json", 0, false, arena, notes, err);
     nib__tokenizer_close(t);
     return status;
 }
@@ -150,6 +150,41 @@ static void test_tokens(void **state)
     nib__arena_free(&arena);
 }
 
+/* Gemma's tokenizers cut words at spaces once there are none. With merges instead of scores, the
+ * tokenizer of the GGUF merges as they do. */
+static void test_listed(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{'normalizer':" REPLACE ",'pre_tokenizer':{'type':'Split','pattern':{'String':' '},"
+        "'behavior':'MergedWithPrevious','invert':false}," PIECES_IN(
+            "'ab':4,'ba':5,'" SPACE "':6,'aba':8", "'b a','a b','ab a'") "}";
+    nib_tokenizer *t = parse_text(with_double_quotes(json), NULL), *back = NULL;
+    nib_vocab_source source;
+    nib_ledger notes;
+    nib_arena arena;
+    nib_err err;
+    nib__arena_init(&arena, &heap, 0);
+    nib__ledger_init(&notes, &heap);
+    if (nib__tokenizer_to_vocab(&source, t, "t.json", 0, true, &arena, &notes, &err) != NIB_OK ||
+        nib__tokenizer_from_vocab(&back, &source, &heap, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_string_equal(source.model.at, "gemma4");
+    assert_int_equal(source.add_space_prefix, NIB_VOCAB_FLAG_FALSE);
+    assert_true(source.scores == NULL && source.merge_count == 3);
+    assert_int_equal(notes.setting_count, 0);
+    const nib_tokenizer *const both[] = {t, back};
+    for (size_t i = 0; i < COUNT(both); i++) {
+        expect_ids(both[i], "aba", 0, "2 5");
+        expect_ids(both[i], "ab a", 0, "4 6 2");
+        expect_ids(both[i], " A\nb", 0, "6 1 0 3");
+    }
+    nib__tokenizer_close(back);
+    nib__tokenizer_close(t);
+    nib__ledger_free(&notes);
+    nib__arena_free(&arena);
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -177,6 +212,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_expressed),
+        cmocka_unit_test(test_listed),
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_memory),
     };

@@ -205,6 +205,15 @@ FAMILIES = {
                      rope_local_base_freq=1e4),
         "types": {"": [T.Q8_0]},
     },
+    "gemma4": {
+        "config": transformers.Gemma4TextConfig,
+        "model": transformers.Gemma4ForCausalLM,
+        "keys": dict(GEMMA, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16, global_head_dim=32,
+                     num_global_key_value_heads=1, attention_k_eq_v=True, sliding_window=24, hidden_size_per_layer_input=0,
+                     layer_types=["sliding_attention", "full_attention"] * 2, enable_moe_block=True, num_experts=6,
+                     top_k_experts=2, moe_intermediate_size=32, final_logit_softcapping=20.0),
+        "types": {"": [T.Q8_0], "gate_up_proj": [T.Q4_0, T.Q8_0], "router.proj": [T.F32]},
+    },
     "command-r": {
         "config": transformers.CohereConfig,
         "model": transformers.CohereForCausalLM,
@@ -316,10 +325,18 @@ SPARSE = {"mlp.router": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp
           "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp"}
 LATE = {"post_attention_layernorm": "post_attention_norm"}
 GLM = {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
+GEMMA4 = {"layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
+          "router.per_expert_scale": "ffn_down_exps.scale", "router.proj.weight": "ffn_gate_inp.weight",
+          "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
+          "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
+          "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight"}
 WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
 def gguf_name(family, name):
+    for whole, theirs in GEMMA4.items():
+        if name.endswith(f".{whole}"):
+            return f"blk.{layer_of(name)}.{theirs}"
     module, part = name.rsplit(".", 1)
     if module in WHOLE:
         return f"{WHOLE[module]}.{part}"
@@ -331,7 +348,7 @@ def gguf_name(family, name):
     rest = rest.replace("feed_forward.", "mlp.")
     names = dict(NAMES, **PLAIN, **FUSED, **GLM, **SPARSE)
     names.update(LATE if family in ("gpt-oss", "glm4moe") else {})
-    names.update(AFTER if family in ("olmo2", "exaone4") else AROUND if family in ("gemma2", "gemma3") else {})
+    names.update(AFTER if family in ("olmo2", "exaone4") else AROUND if family in ("gemma2", "gemma3", "gemma4") else {})
     return f"blk.{layer}.{names[rest]}.{part}"
 
 
@@ -424,7 +441,8 @@ def add_keys(writer, name, c):
     writer.add_embedding_length(c.hidden_size)
     writer.add_feed_forward_length(getattr(c, "intermediate_size_mlp", c.intermediate_size))
     writer.add_head_count(c.num_attention_heads)
-    writer.add_head_count_kv(c.num_key_value_heads)
+    if name != "gemma4":
+        writer.add_head_count_kv(c.num_key_value_heads)
     if name in ("command-r", "cohere2", "starcoder2", "stablelm"):
         writer.add_layer_norm_eps(1e-5)
     else:
@@ -474,6 +492,9 @@ def add_keys(writer, name, c):
         writer.add_sliding_window(c.sliding_window)
     if name == "stablelm":
         writer.add_parallel_residual(c.use_parallel_residual)
+    if name == "gemma4":
+        add_gemma4_keys(writer, c)
+        return
     width = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     if name in ("qwen3", "qwen3moe") or name.startswith("gemma"):
         writer.add_key_length(width)
@@ -486,6 +507,36 @@ def add_keys(writer, name, c):
         writer.add_rope_dimension_count(width // 4)
     else:
         writer.add_rope_dimension_count(width)
+
+
+def add_gemma4_keys(writer, c):
+    """As llama.cpp's converter does: the usual keys are those of layers without a window."""
+    swa = [kind == "sliding_attention" for kind in c.layer_types]
+    wide, own = (c.per_layer_config[swa.index(False)], c.per_layer_config[swa.index(True)])
+    writer.add_head_count_kv([(own if s else wide).num_key_value_heads for s in swa])
+    writer.add_rope_freq_base_swa(c.rope_parameters["sliding_attention"]["rope_theta"])
+    writer.add_final_logit_softcapping(c.final_logit_softcapping)
+    writer.add_shared_kv_layers(c.num_kv_shared_layers)
+    writer.add_embedding_length_per_layer_input(c.hidden_size_per_layer_input)
+    writer.add_sliding_window(c.sliding_window)
+    writer.add_sliding_window_pattern(swa)
+    writer.add_key_length(wide.head_dim)
+    writer.add_value_length(wide.head_dim)
+    writer.add_key_length_swa(own.head_dim)
+    writer.add_value_length_swa(own.head_dim)
+    writer.add_rope_dimension_count(wide.head_dim)
+    writer.add_rope_dimension_count_swa(own.head_dim)
+    writer.add_expert_count(c.num_experts)
+    writer.add_expert_used_count(c.top_k_experts)
+    writer.add_expert_feed_forward_length(c.moe_intermediate_size)
+
+
+def proportional_divisors(config):
+    """1 for the pairs that rotate, 1e30 for the others."""
+    rope = config.rope_parameters["full_attention"]
+    pairs = config.per_layer_config["full_attention"].head_dim // 2
+    rotates = int(pairs * rope["partial_rotary_factor"])
+    return np.array([1.0] * rotates + [1e30] * (pairs - rotates), np.float32)
 
 
 def joined(family, parts):
@@ -518,12 +569,14 @@ def add_experts(writer, family, rng, types, key, shape):
     """Writes the stacks of one parameter of experts, [experts][n][k]; returns its values."""
     experts, n, k = (shape[0], shape[2], shape[1]) if family in TRANSPOSED else shape
     parts = ["gate_proj", "up_proj"] if "gate_up" in key else ["down_proj"]
+    if family == "gemma4":  # its's gate and up are one stack
+        parts = [key.rpartition(".")[2]]
     out = []
     for part in parts:
         rows = n // len(parts)
         kind = kind_of(types, f"{key.rpartition('.')[0]}.{part}")
         raw, values = stored(rng, kind, (experts * rows, k), k ** -0.5)
-        name = f"blk.{layer_of(key)}.ffn_{part.split('_')[0]}_exps.weight"
+        name = f"blk.{layer_of(key)}.ffn_{part.removesuffix('_proj')}_exps.weight"
         writer.add_tensor(name, raw.reshape(experts, rows, -1), raw_dtype=kind)
         out.append(values.reshape(experts, rows, k))
     values = joined(family, out)
@@ -555,19 +608,19 @@ def write_model(directory, name, family, logits):
         if len(shape) == 1:
             values = rng.standard_normal(shape).astype(np.float32)
             norm = "norm" in key and key.endswith("weight")
-            values = 1 + 0.25 * values if norm else 0.5 * values
+            factor = key.endswith(("layer_scalar", "router.scale", "per_expert_scale"))
+            values = 1 + 0.25 * values if norm or factor else 0.5 * values
             raw, kind = values, T.F32
-            if norm and name.startswith("gemma"):
+            if norm and name in ("gemma", "gemma2", "gemma3"):
                 values = values - 1  # the stored value is 1 larger
         else:
             kind = kind_of(family["types"], key)
             sharp = any(part in key for part in ("q_proj", "k_proj", "qkv_proj"))
             gain = 0.5 if "embed" in key else (2.0 if sharp else 1.0)
             raw, values = stored(rng, kind, shape, gain if "embed" in key else gain / shape[1] ** 0.5)
-        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(
-            key.split(".")[-2])
+        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(key.split(".")[-2])
         if name in PAIRED and heads:
-            values = unpair_rows(values, heads)  # stored in pairs
+            values = unpair_rows(values, getattr(config, heads))  # stored in pairs
         if ".norms." in key:  # one tensor per head: stack them as llama.cpp's converter does
             heads_of.setdefault(key.split(".norms.")[0] + ".weight", []).append(values)
         else:
@@ -583,6 +636,8 @@ def write_model(directory, name, family, logits):
             writer.add_tensor(f"rope_factors_{which}.weight", factors)
     if "rope_scaling" in family["keys"]:
         writer.add_tensor("rope_freqs.weight", rope_divisors(config))
+    if name == "gemma4":
+        writer.add_tensor("rope_freqs.weight", proportional_divisors(config))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

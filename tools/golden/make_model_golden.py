@@ -34,6 +34,8 @@ def fill(name, shape, generator, offset):
     noise = torch.randn(shape, generator=generator)
     if name.endswith(".bias"):
         return 0.5 * noise
+    if name.endswith(("router.scale", "per_expert_scale", "layer_scalar")):
+        return 1 + 0.25 * noise
     if "norm" in name:
         return offset + 0.25 * noise
     if "embed_tokens" in name:
@@ -138,6 +140,9 @@ def make(directory, family, what):
             if "e_score_correction_bias" in name:  # large enough to change choices
                 stored[name] = 0.2 * torch.randn(buffer.shape, generator=generator)
                 buffer.copy_(stored[name])
+            if "layer_scalar" in name:
+                stored[name] = fill(name, buffer.shape, generator, 0).to(what["type"])
+                buffer.copy_(stored[name].to(torch.float32))
     assert (what.get("prefix", "") + "lm_head.weight" in stored) != what["config"].get("tie_word_embeddings", what.get("tied"))
     made = (f"torch {torch.__version__}, transformers {transformers.__version__}, safetensors "
             f"{safetensors.__version__}; seed {SEED}; {COMMAND}")

@@ -110,7 +110,7 @@ static void choose_experts(int64_t *chosen, float *choice, const nib_routing *ru
 
 /* The weights of the chosen experts, in their order. */
 static void weigh_experts(float *weights, const int64_t *chosen, const float *scores,
-                          const nib_routing *rule)
+                          const float *weight_scales, const nib_routing *rule)
 {
     float own[NIB_TOP_K_MAX], sum = 0.0f;
     for (int64_t i = 0; i < rule->top_k; i++)
@@ -124,6 +124,8 @@ static void weigh_experts(float *weights, const int64_t *chosen, const float *sc
     sum += rule->floor;
     for (int64_t i = 0; i < rule->top_k; i++)
         weights[i] = (rule->normalize ? own[i] / sum : own[i]) * rule->scale;
+    for (int64_t i = 0; i < rule->top_k && weight_scales != NULL; i++)
+        weights[i] *= weight_scales[chosen[i]];
 }
 
 void NIB_EXPERTS(route)(const nib_route_tokens *a, int64_t m0, int64_t m1)
@@ -151,7 +153,7 @@ void NIB_EXPERTS(route)(const nib_route_tokens *a, int64_t m0, int64_t m1)
         choose_experts(chosen, choice, rule);
         for (int64_t i = 0; i < top_k; i++)
             out[i] = (float)chosen[i];
-        weigh_experts(out + top_k, chosen, scores, rule);
+        weigh_experts(out + top_k, chosen, scores, a->weight_scales, rule);
     }
 }
 

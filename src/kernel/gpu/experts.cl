@@ -95,15 +95,17 @@ INLINED void keep_groups(LOCAL float *choice, LOCAL float *of_group, LOCAL int *
 }
 
 /* One work-group per token. */
-__kernel void route(GLOBAL_ARG(float, logits), GLOBAL_ARG(float, bias), GLOBAL_ARG(float, out),
-                    int ldx, int ldo, int experts, int top_k, int score, int groups, int top_groups,
-                    int pairs, int has_bias, int normalize, float plus, float by)
+__kernel void route(GLOBAL_ARG(float, logits), GLOBAL_ARG(float, bias),
+                    GLOBAL_ARG(float, factors), GLOBAL_ARG(float, out), int ldx, int ldo,
+                    int experts, int top_k, int score, int groups, int top_groups, int pairs,
+                    int has_bias, int has_factors, int normalize, float plus, float by)
 {
     __local float scores[EXPERTS_MAX], choice[EXPERTS_MAX], of_group[EXPERTS_MAX];
-    __local float own[TOP_K_MAX], scratch[GROUP];
+    __local float own[TOP_K_MAX], factor[TOP_K_MAX], scratch[GROUP];
     __local int taken[EXPERTS_MAX];
     GLOBAL_CONST_PTR(float, logits);
     GLOBAL_CONST_PTR(float, bias);
+    GLOBAL_CONST_PTR(float, factors);
     GLOBAL_PTR(float, out);
     const int id = (int)get_local_id(0);
     float wrong = -INFINITY; /* minus the first logit that is not finite */
@@ -130,6 +132,7 @@ __kernel void route(GLOBAL_ARG(float, logits), GLOBAL_ARG(float, bias), GLOBAL_A
             place += taken[j];
         if (taken[i] != 0 && place < top_k) { /* a NaN is taken, too */
             own[place] = score == CHOSEN_SIGMOID ? sigmoid(scores[i]) : scores[i];
+            factor[place] = has_factors != 0 ? factors[i] : 1.0f;
             if (wrong == -INFINITY)
                 out[place] = (float)i;
         }
@@ -141,7 +144,7 @@ __kernel void route(GLOBAL_ARG(float, logits), GLOBAL_ARG(float, bias), GLOBAL_A
         sum += own[i];
     sum += plus;
     for (int i = id; i < top_k && wrong == -INFINITY; i += GROUP)
-        out[top_k + i] = (normalize != 0 ? own[i] / sum : own[i]) * by;
+        out[top_k + i] = (normalize != 0 ? own[i] / sum : own[i]) * by * factor[i];
     if (id == 0 && wrong > -INFINITY)
         out[0] = wrong - 1.0f;
 }

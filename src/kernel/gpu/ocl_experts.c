@@ -23,6 +23,7 @@ int nib__launch_route(const void *args, nib_launch out[])
     init(out, "route", a->m);
     nib__launch_memory(out, a->logits);
     nib__launch_memory(out, a->bias);
+    nib__launch_memory(out, a->weight_scales);
     nib__launch_memory(out, a->out);
     nib__launch_int(out, a->ldx);
     nib__launch_int(out, a->ldo);
@@ -33,6 +34,7 @@ int nib__launch_route(const void *args, nib_launch out[])
     nib__launch_int(out, rule->top_groups);
     nib__launch_int(out, rule->group_pairs);
     nib__launch_int(out, a->bias != NULL);
+    nib__launch_int(out, a->weight_scales != NULL);
     nib__launch_int(out, rule->normalize);
     nib__launch_float(out, rule->floor);
     nib__launch_float(out, rule->scale);

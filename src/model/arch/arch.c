@@ -22,6 +22,7 @@ static const nib_family_row *const families[] = {
     [NIB_ARCH_GEMMA] = &nib__family_gemma,
     [NIB_ARCH_GEMMA2] = &nib__family_gemma2,
     [NIB_ARCH_GEMMA3] = &nib__family_gemma3,
+    [NIB_ARCH_GEMMA4] = &nib__family_gemma4,
     [NIB_ARCH_COHERE] = &nib__family_cohere,
     [NIB_ARCH_COHERE2] = &nib__family_cohere2,
     [NIB_ARCH_STARCODER2] = &nib__family_starcoder2,

@@ -61,8 +61,9 @@ extern const char *const nib__eps_keys[NIB_EPS_KEYS];
 /* The modules of a mixture, after "model.layers.N."; %d is the expert. */
 typedef struct nib_expert_names {
     const char *router, *gate, *up, *down;
-    bool biases;                                       /* of all of them */
-    const char *choice_bias;                           /* NULL: none */
+    bool biases;               /* of all of them */
+    const char *choice_bias;   /* NULL: none */
+    const char *weight_scales; /* factors of the weights of chosen experts; NULL: none */
     const char *shared_gate, *shared_up, *shared_down; /* NULL: no shared experts */
     double
         balance; /* router_aux_loss_coef of transformers if the config lacks it; 0: the family has
@@ -80,16 +81,17 @@ typedef struct nib_expert_names {
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */
     const char *class_name; /* class in transformers */
-    const char *around;     /* model_type of models with images whose text_config is of this family;
-                               NULL: none */
-    const char *title;      /* its well-known models */
-    const char *limits;     /* which of them are refused; NULL: none */
-    const char *gguf;       /* general.architecture of GGUF; NULL: not supported from GGUF */
-    int gguf_gating;        /* expert_gating_func of its GGUF: 2 for sigmoid; 0: no such key */
-    bool of_params;         /* models with Meta's params.json may be of this family */
-    bool head_norms;        /* nib_config.qk_norm */
-    bool own_head_norms;    /* each head's norm has its own weight */
-    bool bare_head_norms;   /* they have none, and follow RoPE; layers without it have no norms */
+    const char *outer;    /* model_type of models with images whose text_config it is; NULL: none */
+    const char *title;    /* its well-known models */
+    const char *limits;   /* which of them are refused; NULL: none */
+    const char *gguf;     /* general.architecture of GGUF; NULL: not supported from GGUF */
+    int gguf_gating;      /* expert_gating_func of its GGUF: 2 for sigmoid; 0: no such key */
+    bool listed_merges;   /* its tokenizers in GGUF are of the model "gemma4" */
+    bool of_params;       /* models with Meta's params.json may be of this family */
+    bool head_norms;      /* nib_config.qk_norm */
+    bool own_head_norms;  /* each head's norm has its own weight */
+    bool bare_head_norms; /* they have none, and follow RoPE; layers without it have no norms */
+    bool value_norms;     /* heads of v have norms, too, without a weight */
     nib_norm_form norm;
     nib_activation activation;   /* of the MLP */
     const char *act, *older_act; /* hidden_act or hidden_activation; NULL: silu, also called
@@ -114,6 +116,7 @@ typedef struct nib_family_row {
     bool sinks;            /* attention has a sink for each head */
     bool interleaved;      /* nib_config.rope_interleaved */
     bool partial;          /* reads partial_rotary_factor */
+    bool proportional;     /* the rope type "proportional", its default, reads it, too */
     bool only_longrope;    /* its only RoPE scaling is longrope, under any of its names */
     bool scales_queries;   /* reads llama_4_scaling_beta */
     enum {
@@ -127,6 +130,7 @@ typedef struct nib_family_row {
     } window;
     bool layer_types; /* reads layer_types, which takes precedence over `window` */
     int64_t pattern;
+    bool last_full;   /* the last layer has no window, whatever layer_types says */
     bool gguf_window; /* GGUF has a key for a window of all layers; 0 means none */
     struct {          /* defaults for absent keys; 0: none */
         int64_t heads, kv_heads, head_dim, vocab, context, window;
@@ -153,7 +157,8 @@ NIB_INLINE const char *nib__family_act(const nib_family_row *family)
 }
 /* The family of a model that has only a params.json or sizes, no config.json. */
 nib_arch nib__family_of_params(bool qkv_bias, bool qk_norm);
-/* Lists all families: "llama, mistral and qwen2". */
+/* Lists all families: "llama, mistral and qwen2". size: NIB_FAMILY_NAMES. */
+enum { NIB_FAMILY_NAMES = 1024 };
 const char *nib__family_names(char *out, size_t size);
 
 /* Prints all families, for `nibble models`. */
@@ -190,6 +195,8 @@ int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
 /* Emits a mixture of experts over x, each a gated MLP of the width c->moe.ffn, or in layers without
  * one a gated MLP. */
 int nib__block_experts(nib_build *b, const nib_config *c, int64_t layer, int x);
+/* Emits the experts of a mixture alone, of which the router chooses by `seen`. */
+int nib__block_routed_experts(nib_build *b, const nib_config *c, int64_t layer, int x, int seen);
 /* Emits down(activation(up(x))), with the family's names for both weights. */
 int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x, const char *up,
                          const char *down);
@@ -200,15 +207,18 @@ void nib__build_parallel(nib_build *b, const nib_config *c);
 /* Emits the last norm and the head; returns the logits. */
 int nib__block_head(nib_build *b, const nib_config *c, int x);
 
+/* Sets the factor of the embedding: the root of its width, rounded to the weights' type. */
+void nib__gemma_complete(nib_config *c);
+
 /* ---- the families ---- */
 
 extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_qwen2,
     nib__family_qwen3, nib__family_smollm3, nib__family_olmo2, nib__family_exaone4,
     nib__family_granite, nib__family_gemma, nib__family_gemma2, nib__family_gemma3,
-    nib__family_cohere, nib__family_cohere2, nib__family_starcoder2, nib__family_stablelm,
-    nib__family_ministral, nib__family_ministral3, nib__family_phi3, nib__family_glm,
-    nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral, nib__family_granite_moe,
-    nib__family_glm4_moe, nib__family_gpt_oss, nib__family_llama4, nib__family_deepseek_v2,
-    nib__family_deepseek_v3, nib__family_kimi_k2;
+    nib__family_gemma4, nib__family_cohere, nib__family_cohere2, nib__family_starcoder2,
+    nib__family_stablelm, nib__family_ministral, nib__family_ministral3, nib__family_phi3,
+    nib__family_glm, nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral,
+    nib__family_granite_moe, nib__family_glm4_moe, nib__family_gpt_oss, nib__family_llama4,
+    nib__family_deepseek_v2, nib__family_deepseek_v3, nib__family_kimi_k2;
 
 #endif

@@ -39,7 +39,8 @@ nib_qk_norm nib__block_qk_norm(const nib_config *c)
 static int norm_heads(nib_build *b, const nib_config *c, int x, int64_t layer, const char *part,
                       int64_t heads, nib_qk_norm norm)
 {
-    const int64_t n = norm == NIB_QK_HEADS ? c->head_dim : heads * c->head_dim,
+    const int64_t head_dim = nib__config_head_dim(c, layer),
+                  n = norm == NIB_QK_HEADS ? head_dim : heads * head_dim,
                   own = norm == NIB_QK_EACH ? heads : 1;
     nib_norm_form form = nib__family_of(c)->norm;
     form.bias = false;
@@ -60,7 +61,8 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
 {
     if (c->latent.rank > 0)
         return nib__block_latent(b, c, layer, x);
-    const int64_t window = nib__config_window(c, layer);
+    const int64_t window = nib__config_window(c, layer), head_dim = nib__config_head_dim(c, layer),
+                  kv_heads = nib__config_kv_heads(c, layer);
     const int table = window > 0 && c->local_theta > 0;
     const bool rotates = nib__config_has_rope(c, layer), scales = c->query_beta > 0;
     const int query_table = table == 1 || (scales && !c->query_unrotated);
@@ -72,25 +74,28 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
                                      .chunked = c->chunked && window < c->context && window > 0,
                                      .scale = c->attention_scale > 0
                                                   ? c->attention_scale
-                                                  : (double)(1.0f / sqrtf((float)c->head_dim)),
+                                                  : (double)(1.0f / sqrtf((float)head_dim)),
                                      .cap = c->attention_cap,
                                      .sinks = sinks};
-    const int64_t width = c->width, wide = c->heads * c->head_dim,
-                  narrow = c->kv_heads * c->head_dim;
+    const int64_t width = c->width, wide = c->heads * head_dim, narrow = kv_heads * head_dim;
     int q = linear(b, x, NIB_ROLE_Q, layer, "self_attn.q_proj", wide, width, c->qkv_bias);
     int k = linear(b, x, NIB_ROLE_K, layer, "self_attn.k_proj", narrow, width, c->qkv_bias);
-    int v = linear(b, x, NIB_ROLE_V, layer, "self_attn.v_proj", narrow, width, c->qkv_bias);
+    int v = k;
+    if (!c->keys_are_values || window > 0)
+        v = linear(b, x, NIB_ROLE_V, layer, "self_attn.v_proj", narrow, width, c->qkv_bias);
+    if (nib__family_of(c)->value_norms)
+        v = nib__emit_norm(b, v, NIB_NO_ID, kv_heads);
     q = norm_heads(b, c, q, layer, "self_attn.q_norm", c->heads, norm);
-    k = norm_heads(b, c, k, layer, "self_attn.k_norm", c->kv_heads, norm);
+    k = norm_heads(b, c, k, layer, "self_attn.k_norm", kv_heads, norm);
     if (rotates) {
         q = nib__emit_rope(b, q, c->heads, query_table, 0);
-        k = nib__emit_rope(b, k, c->kv_heads, table, 0);
+        k = nib__emit_rope(b, k, kv_heads, table, 0);
     } else if (scales && c->query_unrotated) {
         q = nib__emit_rope(b, q, c->heads, 1, 0); /* by an angle of 0 */
     }
     if (rotates && norm == NIB_QK_BARE) {
         q = nib__emit_norm(b, q, NIB_NO_ID, c->heads);
-        k = nib__emit_norm(b, k, NIB_NO_ID, c->kv_heads);
+        k = nib__emit_norm(b, k, NIB_NO_ID, kv_heads);
     }
     nib__emit_store(b, k, v);
     const int attended = nib__emit_attention(b, q, attention);
@@ -128,6 +133,7 @@ static nib_routing routing_of(const nib_config *c)
                          .normalize = moe->normalize,
                          .floor = moe->sigmoid ? 1e-20f : 0.0f,
                          .scale = moe->scale > 0 ? (float)moe->scale : 1.0f,
+                         .weight_scales = nib__family_of(c)->experts->weight_scales != NULL,
                          .on_input = moe->scaled_inputs,
                          .balance = (float)moe->balance};
 }
@@ -143,31 +149,37 @@ static int shared_expert(nib_build *b, const nib_config *c, int64_t layer, int x
     return linear(b, h, NIB_ROLE_DOWN, layer, names->shared_down, width, ffn, false);
 }
 
-int nib__block_experts(nib_build *b, const nib_config *c, int64_t layer, int x)
+int nib__block_routed_experts(nib_build *b, const nib_config *c, int64_t layer, int x, int seen)
 {
     enum { GATE, UP, DOWN, PARTS };
     const nib_expert_names *names = nib__family_of(c)->experts;
     const int64_t width = c->width, ffn = c->moe.ffn;
-    if (!nib__config_has_experts(c, layer))
-        return nib__block_gated_mlp(b, c, layer, x);
     const nib_routing rule = routing_of(c), *routing = nib__build_routing(b, &rule);
     const nib_expert_part parts[PARTS] = {
         [GATE] = {NIB_ROLE_GATE, names->gate, ffn, width, names->biases},
         [UP] = {NIB_ROLE_UP, names->up, ffn, width, names->biases},
         [DOWN] = {NIB_ROLE_DOWN, names->down, width, ffn, names->biases}};
-    const int logits =
-        linear(b, x, NIB_ROLE_ROUTER, layer, names->router, c->moe.experts, width, names->biases);
-    const int bias = c->moe.sigmoid
-                         ? nib__build_vector(b, layer, names->choice_bias, c->moe.experts)
-                         : NIB_NO_ID;
-    const int chosen = nib__emit_route(b, logits, bias, routing);
+    const int logits = linear(b, seen, NIB_ROLE_ROUTER, layer, names->router, c->moe.experts, width,
+                              names->biases);
+    const char *name = rule.weight_scales ? names->weight_scales
+                       : c->moe.sigmoid   ? names->choice_bias
+                                          : NULL;
+    const int vector = name != NULL ? nib__build_vector(b, layer, name, c->moe.experts) : NIB_NO_ID;
+    const int chosen = nib__emit_route(b, logits, vector, routing);
     const int first = nib__build_experts(b, layer, routing, parts, PARTS);
     int rows = nib__emit_dispatch(b, x, chosen, routing);
     const int gate = nib__emit_linear_experts(b, rows, first + GATE, PARTS, routing);
     const int up = nib__emit_linear_experts(b, rows, first + UP, PARTS, routing);
     rows = nib__emit_swiglu(b, gating_of(c), gate, up);
     rows = nib__emit_linear_experts(b, rows, first + DOWN, PARTS, routing);
-    const int routed = nib__emit_combine(b, rows, chosen, routing);
+    return nib__emit_combine(b, rows, chosen, routing);
+}
+
+int nib__block_experts(nib_build *b, const nib_config *c, int64_t layer, int x)
+{
+    if (!nib__config_has_experts(c, layer))
+        return nib__block_gated_mlp(b, c, layer, x);
+    const int routed = nib__block_routed_experts(b, c, layer, x, x);
     return c->moe.shared > 0 ? nib__emit_add(b, routed, shared_expert(b, c, layer, x)) : routed;
 }
 

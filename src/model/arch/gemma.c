@@ -27,7 +27,7 @@ static void build_sandwich(nib_build *b, const nib_config *c)
     nib__block_head(b, c, x);
 }
 
-static void complete(nib_config *c)
+void nib__gemma_complete(nib_config *c)
 {
     const float root = sqrtf((float)c->width);
     c->embed_scale = (double)(c->dtype == NIB_TYPE_BF16  ? nib__bf16_to_f32(nib__f32_to_bf16(root))
@@ -100,7 +100,7 @@ const nib_family_row nib__family_gemma = {
                .norm_eps = 1e-6,
                .rope_theta = 10000,
                .tied = true},
-    .complete = complete,
+    .complete = nib__gemma_complete,
     .build = nib__build_llama,
 };
 
@@ -126,7 +126,7 @@ const nib_family_row nib__family_gemma2 = {
                .norm_eps = 1e-6,
                .rope_theta = 10000,
                .tied = true},
-    .complete = complete,
+    .complete = nib__gemma_complete,
     .complete_gguf = complete_gguf2,
     .build = build_sandwich,
 };
@@ -154,7 +154,7 @@ const nib_family_row nib__family_gemma3 = {
                .norm_eps = 1e-6,
                .rope_theta = 1000000,
                .tied = true},
-    .complete = complete,
+    .complete = nib__gemma_complete,
     .complete_gguf = complete_gguf3,
     .build = build_sandwich,
 };

@@ -58,7 +58,7 @@ static void complete_gguf(nib_config *c)
 
 const nib_family_row nib__family_llama4 = {
     .name = "llama4_text",
-    .around = "llama4",
+    .outer = "llama4",
     .class_name = "Llama4ForCausalLM",
     .title = "Llama 4 Scout and Maverick (text)",
     .gguf = "llama4",
