@@ -9,8 +9,8 @@
 
 #include "step.h"
 
-/* Bytes of the sorted list of a layer's rows, and where its parts lie. Tokens count from the start of
- * the micro-batch. */
+/* Bytes of the sorted list of a layer's rows, and where its parts lie. Tokens count from the start
+ * of the micro-batch. */
 uint64_t nib__step_order_bytes(const nib_step *step, const nib_routing *rule);
 nib_expert_rows nib__step_order(const nib_step *step, int buffer, const nib_routing *rule);
 
