@@ -638,6 +638,18 @@ static void list_all(lister *l, nib_training *out, bool *crosses)
     backward(l);
 }
 
+bool nib__graph_trains(const nib_graph *graph)
+{
+    for (size_t i = 0; i < graph->node_count; i++) {
+        const nib_graph_node *node = &graph->nodes[i];
+        if (node->op == NIB_OP_LINEAR_HEADS ||
+            (node->op == NIB_OP_SCALE && node->weight != NIB_NO_ID) ||
+            (node->op == NIB_OP_ROUTE && node->routing->weight_scales))
+            return false;
+    }
+    return true;
+}
+
 nib_status nib__graph_training(nib_training *out, const nib_graph *graph, nib_ac checkpointing,
                                nib_arena *arena, nib_err *err)
 {

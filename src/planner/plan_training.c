@@ -6,6 +6,7 @@
 #include "plan_handle.h"
 
 #include "fake_quant.h"
+#include "training.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -53,21 +54,19 @@ nib_status nib__plan_check_training(nib_plan *p, nib_err *err)
         return nib__fail(err, NIB_USAGE,
                          "--memory has no effect in training on the CPU; `nibble train --dry-run` "
                          "reports the memory needed");
-    if (p->model->net.training && p->model->net.config.latent.rank > 0)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: latent attention runs, but cannot be trained yet; train a model with "
-                         "keys and values for its heads",
-                         nib__arch_name(p->model->net.config.arch));
-    if (p->model->net.training && p->model->net.config.global_head_dim > 0)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: a model whose layers have heads of two widths runs, but cannot be "
-                         "trained yet",
-                         nib__arch_name(p->model->net.config.arch));
-    if (p->model->net.training && p->model->net.config.moe.experts > 0 && !on_cpu)
+    const nib_config *c = &p->model->net.config;
+    if (p->model->net.training &&
+        (!nib__graph_trains(&p->model->net.graph) || c->global_head_dim > 0))
+        return nib__fail(
+            err, NIB_UNSUPPORTED, "%s: %s, but cannot be trained yet", nib__arch_name(c->arch),
+            c->latent.rank > 0       ? "latent attention runs"
+            : c->global_head_dim > 0 ? "a model whose layers have heads of two widths runs"
+                                     : "a model with factors of its layers runs");
+    if (p->model->net.training && c->moe.experts > 0 && !on_cpu)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: a mixture of experts trains on the CPU only, not on %s; leave out "
                          "--device and --place",
-                         nib__arch_name(p->model->net.config.arch), p->machine.name);
+                         nib__arch_name(c->arch), p->machine.name);
     return choose_qat(p, err);
 }
 
