@@ -74,8 +74,8 @@ typedef struct nib_training {
     size_t forward_end; /* number of nodes of the forward pass */
 } nib_training;
 
-/* Whether every weight has a gradient: not if weights of heads, or factors of layers or experts, are
- * among them. */
+/* Whether every weight has a gradient: not if weights of heads, or factors of layers or experts,
+ * are among them. */
 bool nib__graph_trains(const nib_graph *graph);
 /* Makes the list, in the arena, for a graph that trains. */
 nib_status nib__graph_training(nib_training *out, const nib_graph *graph, nib_ac checkpointing,

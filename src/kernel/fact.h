@@ -151,6 +151,7 @@ typedef enum nib_layout_hint {
     X(BIAS, FLAG, "bias", "the layer", "a bias", NULL)                                             \
     X(PLAIN, FLAG, "plain", "the layer", "codes and scales in plain rows", NULL)                   \
     X(Q6_K, FLAG, "q6_k", "the layer", "a weight in Q6_K blocks", NULL)                            \
+    X(EXPERT, FLAG, "expert", "the layer", "the matrix of an expert", NULL)                        \
     X(LAYOUT_HINT, ENUM, "layout", "the layer", "the requested layout", nib__layout_hint_names)    \
     X(TOP_K, INT, "top_k", "the request", "the number of top-k candidates", NULL)                  \
     X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \

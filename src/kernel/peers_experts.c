@@ -34,7 +34,7 @@
 #define TORCHAO_FILTER(name_, code_)                                                               \
     PEER(name_, LINEAR_EXPERTS, code_, ANY, "torchao", "0.19.dev (2026-08-21)",                    \
          AO_2026 ":torchao/quantization/quant_api.py",                                             \
-         NIB_CONDS(NIB_IS(OP, NIB_OP_LINEAR,                                                       \
+         NIB_CONDS(NIB_IS(EXPERT, 0,                                                               \
                           "the default filter takes nn.Linear, and transformers 5 keeps the "      \
                           "experts of a layer in one parameter")),                                 \
          "experts stay in floating point without a message; FqnToConfig with the parameter's "     \
@@ -101,7 +101,7 @@ static const nib_kernel rows[] = {
     LLAMA_Q4_0("llama.cpp.quantize_q4_0_experts", LINEAR_EXPERTS),
     PEER("llama.cpp.quantize_mxfp4", LINEAR, MX4, ANY, "llama.cpp", "master (2026)",
          LLAMA_QUANT ":src/llama-quant.cpp",
-         NIB_CONDS(NIB_IS(OP, NIB_OP_LINEAR_EXPERTS, "MXFP4_MOE is for stacks of experts")),
+         NIB_CONDS(NIB_IS(EXPERT, 1, "MXFP4_MOE is for stacks of experts")),
          "the matrix becomes Q8_0", NULL),
     PEER("llama.cpp.quantize_mxfp4_experts", LINEAR_EXPERTS, MX4, ANY, "llama.cpp", "master (2026)",
          LLAMA_QUANT ":src/llama-quant.cpp",

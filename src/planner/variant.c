@@ -33,6 +33,7 @@ void nib__plan_query(nib_query *out, const nib_layer *layer, const nib_scheme *s
                                         ? NIB_TYPE_F32
                                         : layer->act_scale_type;
     fact[NIB_FACT_BIAS] = layer->bias;
+    fact[NIB_FACT_EXPERT] = layer->experts > 1;
     fact[NIB_FACT_Q6_K] = layer->q6_k && nib__scheme_same_weight(&layer->stored, scheme);
     fact[NIB_FACT_LAYOUT_HINT] = layer->hint;
     fact[NIB_FACT_PHASE] = phase;

@@ -89,7 +89,7 @@ equal 'llama.cpp falls back from Q4_K for gpt-oss' 'llama.cpp.quantize_q4_k_expe
     "$(verdict llama.cpp $down oss.json --recipe int4wo-g32)"
 equal 'llama.cpp takes Qwen3-30B-A3B' 'llama.cpp.quantize_q4_k_experts runs;llama.cpp.quantize_q4_0_experts runs' \
     "$(verdict llama.cpp $down "$qwen" --recipe int4wo-g32)"
-equal 'torchao does not see the experts' 'torchao.quantize_experts_int4 no op=linear' "$(verdict torchao $down "$qwen" --recipe int4wo-g32 --device h100)"
+equal 'torchao does not see the experts' 'torchao.quantize_experts_int4 no expert=no' "$(verdict torchao $down "$qwen" --recipe int4wo-g32 --device h100)"
 equal 'ModelOpt exports them' 'modelopt.nvfp4_experts runs' "$(verdict modelopt $down "$qwen" --recipe nvfp4 --device h100)"
 equal 'rows about experts are not about attention' 'torchao.int4_weight_only runs' \
     "$(verdict torchao model.layers.0.self_attn.q_proj "$qwen" --recipe int4wo-g32 --device h100)"
