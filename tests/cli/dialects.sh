@@ -24,7 +24,7 @@ refused 4 'model.layers.0.mlp.experts.0.*: the format 8da4w cannot hold *' conve
 # DeepSeek's blocks of 128 x 128
 mkdir deepseek
 cp "$golden/fp8_block/model.safetensors" deepseek
-sed 's/^{/{"model_type": "deepseek_v3",/' "$golden/fp8_block/config.json" >deepseek/config.json
+sed 's/^{/{"model_type": "deepseek_v3_text",/' "$golden/fp8_block/config.json" >deepseek/config.json
 check 'convert blocks to floats' nibble convert deepseek out --format safetensors --quiet --force
 same 'blocks as floats have the same values' out deepseek
 check 'convert blocks to compressed-tensors' nibble convert deepseek blocks --format compressed-tensors --quiet

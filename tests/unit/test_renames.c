@@ -117,7 +117,8 @@ static void test_archs(void **state)
     assert_true(nib__rename_norm_offset("mamba") == 0);
 }
 
-/* For every family with a name in GGUF, each weight's name round-trips, and norms are stored as the
+/* For every family with a name in GGUF but those with latent attention, whose weights of heads
+ * test_latent_files converts, each weight's name round-trips, and norms are stored as the
  * family's row says. */
 static void test_families(void **state)
 {
@@ -126,11 +127,15 @@ static void test_families(void **state)
         const nib_family_row *family = nib__family_at(f);
         parsed p;
         nib_graph graph;
-        if (family->gguf == NULL)
+        if (family->gguf == NULL || strcmp(family->gguf, "deepseek2") == 0)
             continue;
         assert_true(nib__rename_knows(family->gguf));
         assert_true(nib__rename_norm_offset(family->gguf) == family->norm.offset);
-        open_config(&p, family->name, "");
+        open_config(&p, family->name,
+                    strcmp(family->name, "gemma4_text") == 0 ? "\"hidden_size_per_layer_input\":0"
+                                                             : "");
+        if (p.status != NIB_OK)
+            fail_msg("%s: %s", family->name, p.err.text);
         assert_int_equal(nib__arch_build(&graph, &p.config, &p.arena, &allocator, &p.err), NIB_OK);
         for (int kind = 0; kind < NIB_WEIGHT_KINDS; kind++)
             for (size_t i = 0; i < graph.kind_count[kind]; i++) {
