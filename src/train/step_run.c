@@ -127,7 +127,7 @@ static const nib_graph_weight *norm_of(const nib_step *s, const nib_train_node *
     return &s->net->graph.weights[n->of->weight];
 }
 
-/* The weight with its offset, if any; ones if there is no weight. */
+/* A norm's weight, plus its offset if it has one. A norm without a weight gets ones. */
 static const float *norm_weight(const nib_step *s, const nib_train_node *n)
 {
     const nib_graph_weight *norm = norm_of(s, n);

@@ -798,7 +798,7 @@ static void test_stacks(void **state)
 /* ---- lists of modules ---- */
 
 /* ModelOpt's wildcards cross dots; a name stands for the modules below it, never for one that only
- * begins like it. What matches nothing is said. */
+ * begins like it. An entry that matches no module gets a line in the ledger. */
 static void test_lists(void **state)
 {
     (void)state;

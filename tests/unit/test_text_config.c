@@ -31,7 +31,7 @@ static char *read_whole(const char *name, size_t *size)
     return text;
 }
 
-/* The weights under other names, with a tensor of an encoder, whose bias is no bias of the text. */
+/* The same weights under other names, and an encoder's bias, which is not part of the text model. */
 static void write_weights(const char *directory)
 {
     static const char from[] = "\"model.", to[] = "\"model.language_model.",

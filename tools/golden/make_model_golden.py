@@ -22,9 +22,10 @@ import transformers
 from safetensors.torch import save_file
 
 from latent_families import LATENT
-from model_families import FAMILIES as OTHERS
+from mixture_families import MIXTURES
+from model_families import FAMILIES as DENSE
 
-FAMILIES = {**OTHERS, **LATENT}
+FAMILIES = {**DENSE, **MIXTURES, **LATENT}
 
 SEED = 20261120
 COMMAND = "python3 tools/golden/make_model_golden.py"

@@ -149,12 +149,6 @@ static void complete_v3(nib_config *c)
     c->moe.sigmoid = true;
 }
 
-#define SIZES_OF_V3                                                                                \
-    {                                                                                              \
-        .heads = 128, .head_dim = 64, .vocab = 129280, .context = 4096, .norm_eps = 1e-6,          \
-        .rope_theta = 10000                                                                        \
-    }
-
 const nib_family_row nib__family_deepseek_v2 = {
     .name = "deepseek_v2",
     .class_name = "DeepseekV2ForCausalLM",
@@ -174,30 +168,19 @@ const nib_family_row nib__family_deepseek_v2 = {
     .build = nib__build_llama,
 };
 
-const nib_family_row nib__family_deepseek_v3 = {
-    .name = "deepseek_v3",
-    .class_name = "DeepseekV3ForCausalLM",
-    .title = "DeepSeek-V3, V3.1 and R1",
-    .gguf = "deepseek2",
-    .keys = keys_of_v3,
-    .experts = &of_v3,
-    .interleaved = true,
-    .window = NIB_WINDOW_IGNORED,
-    .absent = SIZES_OF_V3,
-    .complete = complete_v3,
-    .build = nib__build_llama,
-};
-
-const nib_family_row nib__family_kimi_k2 = {
-    .name = "kimi_k2",
-    .class_name = "DeepseekV3ForCausalLM",
-    .title = "Kimi K2",
-    .gguf = "deepseek2", /* read as deepseek_v3, which it is but for the name */
-    .keys = keys_of_v3,
-    .experts = &of_v3,
-    .interleaved = true,
-    .window = NIB_WINDOW_IGNORED,
-    .absent = SIZES_OF_V3,
-    .complete = complete_v3,
-    .build = nib__build_llama,
-};
+/* Kimi K2 is DeepSeek-V3 under another name; a GGUF of it is read as DeepSeek-V3. */
+#define LIKE_V3(name_, title_)                                                                     \
+    {                                                                                              \
+        .name = name_, .class_name = "DeepseekV3ForCausalLM", .title = title_,                     \
+        .gguf = "deepseek2", .keys = keys_of_v3, .experts = &of_v3, .interleaved = true,           \
+        .window = NIB_WINDOW_IGNORED,                                                              \
+        .absent = {.heads = 128,                                                                   \
+                   .head_dim = 64,                                                                 \
+                   .vocab = 129280,                                                                \
+                   .context = 4096,                                                                \
+                   .norm_eps = 1e-6,                                                               \
+                   .rope_theta = 10000},                                                           \
+        .complete = complete_v3, .build = nib__build_llama,                                        \
+    }
+const nib_family_row nib__family_deepseek_v3 = LIKE_V3("deepseek_v3", "DeepSeek-V3, V3.1 and R1");
+const nib_family_row nib__family_kimi_k2 = LIKE_V3("kimi_k2", "Kimi K2");
