@@ -31,7 +31,7 @@ static char *read_whole(const char *name, size_t *size)
     return text;
 }
 
-/* The same weights under other names, and an encoder's bias, which is not part of the text model. */
+/* The same weights under other names, and a bias of an encoder, which the text model lacks. */
 static void write_weights(const char *directory)
 {
     static const char from[] = "\"model.", to[] = "\"model.language_model.",
