@@ -329,7 +329,8 @@ $(BUILD)/tests/%: tests/kernel/%.c $(LIB)
 unit: $(UNIT_BIN)
 
 # Programs for measuring: build/release/tools/random_checkpoint CONFIG_DIR OUT_DIR
-tools: $(BUILD)/tools/random_checkpoint
+# tests/run keeps the measurements of this machine with build/release/tools/keep_machine.
+tools: $(addprefix $(BUILD)/tools/,random_checkpoint keep_machine)
 $(BUILD)/tools/%: tools/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(STRICT) -MMD -MP $(ALL_LDFLAGS) $< -o $@ $(LIB) $(ALL_LDLIBS)

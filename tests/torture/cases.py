@@ -65,6 +65,8 @@ def make_fixture(build, at):
     def run(program, *arguments):
         subprocess.run([os.path.join(build, program), *arguments], cwd=at, env=env, check=True, capture_output=True)
     run("tools/random_checkpoint", "shape", "m")
+    os.makedirs(at + "/cache/nibble")  # what is measured once need not be measured by every run
+    run("tools/keep_machine", "cache/nibble/machine.json")
     make_tokenizer(at + "/m/tokenizer.json")
     write(at + "/m/chat_template.jinja", TEMPLATE)
     write(at + "/text.txt", TEXT)
