@@ -2,15 +2,16 @@
  *
  * Checks the kernel table by iterating it; it has no list of kernels of its own.
  *
- *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--cases N] [--gpu-cases N] [--threads N]
- *                 [--bench | --bench-bias | --bench-casts | --bench-gpu [--divide N] |
- *                  --programs FOLDER]
+ *   check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--cases N] [--gpu-cases N]
+ *                 [--gpu-every N] [--threads N] [--bench | --bench-bias | --bench-casts |
+ *                  --bench-gpu [--divide N] | --programs FOLDER]
  *
  * For every row, built or not: its name parses by the grammar and is unique, its reference exists,
  * its texts are complete, and each condition has a witness, a query that breaks only that condition
  * and is refused with exactly its code. Every row that runs on this machine is compared with its
  * reference over shapes from its own conditions, between guards, with poisoned scratch, twice, and
- * in parts; each in its own process, so that a crash is one failure.
+ * in parts; each in its own process, so that a crash is one failure. --gpu-every N checks, of a
+ * device, the first row of each operation and every Nth.
  */
 #include "check_bench.h"
 #include "check_bench_gpu.h"
@@ -33,7 +34,7 @@ typedef struct options {
     uint64_t seed;
     bool bench, bench_bias, bench_casts, bench_gpu;
     int64_t divide, tokens, group;
-    int threads, gpu_cases;
+    int threads, gpu_cases, gpu_every;
 } options;
 
 typedef struct counts {
@@ -269,6 +270,7 @@ typedef struct place {
     size_t gpu;
     uint64_t seed;
     bool emulates;
+    size_t every; /* the rows that run: see --gpu-every */
 } place;
 
 static bool runs_there(const nib_kernel *row, const nib_query *device)
@@ -358,12 +360,16 @@ static void check_place(counts *n, const place *at, const nib_query *but, const 
 {
     apart running[AT_ONCE_MOST];
     const size_t most = rows_at_once();
-    size_t started = 0, finished = 0;
+    bool seen[NIB_OP_COUNT] = {false};
+    size_t started = 0, finished = 0, rows = 0;
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
         if (!runs_there(row, &at->facts) || (but != NULL && runs_there(row, but)) ||
             (only != NULL && strstr(row->name, only) == NULL))
             continue;
+        if (seen[row->op] && ++rows % at->every != 0)
+            continue;
+        seen[row->op] = true;
         if (started - finished == most)
             finish_apart(n, &running[finished++ % most]);
         running[started++ % most] = start_apart(row, at);
@@ -385,16 +391,17 @@ static void check_emulated(counts *n, const place *real, const char *only)
     check_place(n, &at, &real->facts, only);
 }
 
-static void check_gpus(counts *n, uint64_t seed, const char *only)
+static void check_gpus(counts *n, const options *o)
 {
     devices found = {0};
     ask_devices(&found);
     for (size_t i = 0; i < found.count; i++) {
-        const place at = {.facts = found.facts[i], .gpu = i, .seed = seed};
+        const place at = {
+            .facts = found.facts[i], .gpu = i, .seed = o->seed, .every = (size_t)o->gpu_every};
         printf("device %s\n", found.names[i]);
-        check_place(n, &at, NULL, only);
+        check_place(n, &at, NULL, o->row);
         if (at.facts.fact[NIB_FACT_DEVICE] == NIB_DEVICE_OPENCL)
-            check_emulated(n, &at, only);
+            check_emulated(n, &at, o->row);
     }
     if (found.count == 0)
         printf("skipped: OpenCL rows: no OpenCL device\n");
@@ -402,7 +409,7 @@ static void check_gpus(counts *n, uint64_t seed, const char *only)
 
 static bool read_options(options *o, int count, char **words)
 {
-    *o = (options){.seed = 20261120, .divide = 1};
+    *o = (options){.seed = 20261120, .divide = 1, .gpu_every = 1};
     for (int i = 1; i < count; i++) {
         const bool has_value = i + 1 < count;
         if (strcmp(words[i], "--bench") == 0)
@@ -431,6 +438,8 @@ static bool read_options(options *o, int count, char **words)
             cases_most = (int)nib__max(1, strtol(words[++i], NULL, 10));
         else if (strcmp(words[i], "--gpu-cases") == 0 && has_value)
             o->gpu_cases = (int)nib__max(1, strtol(words[++i], NULL, 10));
+        else if (strcmp(words[i], "--gpu-every") == 0 && has_value)
+            o->gpu_every = (int)nib__max(1, strtol(words[++i], NULL, 10));
         else if (strcmp(words[i], "--threads") == 0 && has_value)
             o->threads = (int)strtol(words[++i], NULL, 10);
         else
@@ -446,10 +455,10 @@ int main(int count, char **words)
     counts n = {0, 0};
     int64_t isa;
     if (!read_options(&o, count, words)) {
-        fprintf(stderr,
-                "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--cases N] "
-                "[--gpu-cases N] [--threads N] [--bench [--tokens N] [--group N] | --bench-bias | "
-                "--bench-casts | --bench-gpu [--divide N] | --programs FOLDER]\n");
+        fprintf(stderr, "usage: check_kernels [--isa LEVEL] [--row TEXT] [--seed N] [--cases N] "
+                        "[--gpu-cases N] [--gpu-every N] [--threads N] [--bench [--tokens N] "
+                        "[--group N] | --bench-bias | "
+                        "--bench-casts | --bench-gpu [--divide N] | --programs FOLDER]\n");
         return 2;
     }
     if (nib__cpu_isa_mask(&isa, o.isa, &err) != NIB_OK) {
@@ -469,9 +478,9 @@ int main(int count, char **words)
     printf("seed %" PRIu64 ", isa %s\n", o.seed, nib__cpu_isa_name(isa));
     if (o.row == NULL)
         check_table(&n);
-    check_place(&n, &(place){.facts = cpu_query(isa), .seed = o.seed}, NULL, o.row);
+    check_place(&n, &(place){.facts = cpu_query(isa), .seed = o.seed, .every = 1}, NULL, o.row);
     cases_most = o.gpu_cases > 0 ? o.gpu_cases : cases_most; /* each needs programs compiled */
-    check_gpus(&n, o.seed, o.row);
+    check_gpus(&n, &o);
     printf("%d passed, %d failed\n", n.passed, n.failed);
     return n.failed != 0;
 }
