@@ -147,7 +147,7 @@ static void test_same_as_alone(void **state)
 {
     (void)state;
     given *want = alone(MOST), *got = calloc(MOST, sizeof *got);
-    for (int sequences = 1; sequences <= 7; sequences += 3 * sparse(2)) {
+    for (int sequences = sparse(4); sequences <= 7; sequences += 3 * sampled(2)) {
         opened o;
         nib_batch *b = open_batch(&o, sequences);
         uint32_t random = (uint32_t)sequences;
@@ -415,7 +415,8 @@ static void test_drafts_change_nothing(void **state)
     const int64_t enough = SANITIZED ? MOST : 100;
     static const int64_t lookups[] = {1, 3, NIB_LOOKUP_USUAL, NIB_LOOKUP_MOST};
     given *want = calloc(MOST, sizeof *want), *got = calloc(MOST, sizeof *got);
-    for (int sequences = 0; sequences <= 7; sequences += sequences == 0 ? 1 : 3 * sparse(2)) {
+    for (int sequences = 0; sequences <= 7;
+         sequences += sequences == 0 ? sparse(4) : 3 * sampled(2)) {
         opened o;
         nib_batch *b = open_batch(&o, sequences > 0 ? sequences : 1);
         listing l = open_listing(&o);
@@ -460,7 +461,7 @@ static void test_jobs_end_amid_drafts(void **state)
     static given without, with;
     int64_t accepted = 0;
     (void)state;
-    for (int number = 1; number < 40; number += sparse(4)) {
+    for (int number = 1; number < 40; number += sampled(2) * sparse(2)) {
         int32_t held[2];
         for (int drafts = 0; drafts < 2; drafts++) {
             given *g = drafts ? &with : &without;
@@ -489,7 +490,7 @@ static void test_jobs_end_amid_drafts(void **state)
                                       : number % 3 == 1 ? NIB_FINISH_STOP
                                                         : NIB_FINISH_CONTEXT);
     }
-    assert_true(accepted > 100 / sparse(4));
+    assert_true(accepted > 100 / sampled(2) / sparse(2));
 }
 
 /* A drafted end-of-text token is accepted: biases force the text A B A, then the end. */

@@ -288,8 +288,8 @@ static void test_drafts_do_not_change_the_text(void **state)
     for (size_t i = 0; i < COUNT(cases); i += (size_t)sparse(3)) {
         nib_generate_options options = cases[i];
         options.prompt = i % 2 == 0 ? "Once upon a time" : REPEATED;
-        if (sparse(2) > 1 && (options.max_tokens == 0 || options.max_tokens > 48))
-            options.max_tokens = 48;
+        if (sparse(2) > 1 && (options.max_tokens == 0 || options.max_tokens > 40))
+            options.max_tokens = 40;
         drafting plain = open_drafting(NULL, NULL, -1, 256, 1);
         const nib_generate_stats a = generate(&plain, &options, &without);
         const int32_t held = plain.o.session->runner.kv.lengths[0];
@@ -338,7 +338,7 @@ static void test_cancelling_inside_a_draft(void **state)
     static kept texts[2];
     int64_t accepted = 0;
     d.o.engine->callbacks = plain.o.engine->callbacks = back;
-    for (at = 1; at < 40; at += 3 * (uint64_t)sparse(4)) {
+    for (at = 1; at < 40; at += 3 * (uint64_t)sparse(6)) {
         nib_generate_stats stats[2] = {{.size = sizeof stats[0]}, {.size = sizeof stats[0]}};
         for (int i = 0; i < 2; i++) {
             const nib_sink sink = {keep, &texts[i]};
@@ -436,7 +436,7 @@ static void test_several_jobs_share_the_steps(void **state)
         const char *draft, *recipe;
     } drafts[] = {{TALES, NULL}, {TALES, "int4wo"}, {NULL, NULL}};
     for (size_t j = 0; j < COUNT(drafts); j += (size_t)sparse(2))
-        for (int sequences = 1; sequences <= 5; sequences += 2 * sparse(2)) {
+        for (int sequences = sparse(5); sequences <= 5; sequences += 2 * sampled(2)) {
             drafting d = open_drafting(drafts[j].draft != NULL ? drafts[j].draft : other,
                                        drafts[j].recipe, -1, TOKENS, sequences);
             const nib_batch_counts c = draw_all(got, &d, sequences);

@@ -424,7 +424,7 @@ static const nib_type scale_list[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16,
  */
 static void check_code(nib_code code, nib_act act, nib_type input, int count)
 {
-    const int share = sparse(4);
+    const int share = sampled(2) * sparse(2);
     rng r = {(uint64_t)code * 1000 + (uint64_t)act * 100 + input};
     const bool integer = code == NIB_CODE_I8 || code == NIB_CODE_I4,
                is_mx = code == NIB_CODE_MX8 || code == NIB_CODE_MX4, is_nv = code == NIB_CODE_NV4;

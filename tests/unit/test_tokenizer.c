@@ -354,7 +354,7 @@ static void test_megabytes_of_one(void **state)
     for (size_t n = 0; n < COUNT(names); n++) {
         nib_tokenizer *t = open_golden(names[n]);
         for (size_t i = 0; i < COUNT(pieces); i += (size_t)sparse(4))
-            expect_steps(t, pieces[i], 1 << 20);
+            expect_steps(t, pieces[i], (size_t)((1 << 20) / sparse(8)));
         nib__tokenizer_close(t);
     }
 }
@@ -461,7 +461,8 @@ static void expect_back(const nib_tokenizer *t, const char *text, size_t size)
     nib__tokenizer_ids_free(t, ids);
 }
 
-/* All code points in runs of 64, except U+2581, which represents a space in pieces. */
+/* All code points in runs of 64 (every fourth where slow), except U+2581, which represents a space
+ * in pieces. */
 static void expect_all_back(const nib_tokenizer *t)
 {
     char text[1 + 64 * 4];
@@ -474,6 +475,7 @@ static void expect_all_back(const nib_tokenizer *t)
         expect_back(t, text, size);
         if (point >= 0x30000 && point < 0xe0000)
             point += 0x1000 - 64; /* planes without characters: a sample */
+        point += 64 * (uint32_t)(sparse(4) - 1);
     }
 }
 
