@@ -8,6 +8,7 @@ nibble quantize "$MODEL" codes --recipe int8wo-g32-ggml --format nibble --quiet 
 {
     for recipe in "${recipes[@]}"; do
         for device in cpu opencl mi210 a100 b200 apple-m2 graviton3; do
+            sampled 3 || continue
             echo "$MODEL --recipe $recipe --device $device"
             echo "odd/config.json --recipe $recipe --device $device --strict"
         done
@@ -15,6 +16,7 @@ nibble quantize "$MODEL" codes --recipe int8wo-g32-ggml --format nibble --quiet 
     for more in '--kernel linear_a8t_w4g_f32__i8mm_8x8' "--without 'linear_a8t*'" '--cache-type int8' \
         "--without 'attn_*' --without 'norm_*'" '--dtype f16' '--dtype f32 --strict'; do
         for device in cpu opencl mi210 apple-m2 h200; do
+            sampled 3 || continue
             echo "$MODEL --recipe 8da4w --device $device $more"
             echo "$MODEL --recipe 8da4w --device $device $more --strict"
         done

@@ -54,6 +54,7 @@ for TARGET in "$MODEL" deep; do
         without=$(text -p 'Once upon a time' "${how[@]}" --lookup 0)
         check "${how[*]}: text is generated" [ "${#without}" -gt 20 ]
         for draft in "$MODEL" int4 short; do
+            sampled 4 || continue
             equal "$TARGET ${how[*]}: same text with --draft $draft" "$without" "$(text -p 'Once upon a time' "${how[@]}" --draft "$draft" --lookup 0)"
         done
         equal "$TARGET ${how[*]}: same text with both kinds of drafts" "$without" "$(text -p 'Once upon a time' "${how[@]}" --draft int4)"

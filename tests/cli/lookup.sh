@@ -18,7 +18,7 @@ for prompt in "$repeated" 'Once upon a time'; do
         read -ra how <<<"$how"
         without=$(text -p "$prompt" "${how[@]}" --lookup 0)
         check "${how[*]}: text is generated" [ "${#without}" -gt 40 ]
-        for lookup in 1 15 64; do equal "${how[*]}: same text with --lookup $lookup" "$without" "$(text -p "$prompt" "${how[@]}" --lookup $lookup)"; done
+        for lookup in 1 15 64; do sampled 2 && equal "${how[*]}: same text with --lookup $lookup" "$without" "$(text -p "$prompt" "${how[@]}" --lookup $lookup)"; done
     done
 done
 
