@@ -108,7 +108,10 @@ static bool reads_order(nib_op op)
     return op == NIB_OP_DISPATCH || op == NIB_OP_LINEAR_EXPERTS || op == NIB_OP_COMBINE;
 }
 
-static bool is_linear(nib_op op) { return op == NIB_OP_LINEAR || op == NIB_OP_LINEAR_EXPERTS; }
+static bool is_linear(nib_op op)
+{
+    return op == NIB_OP_LINEAR || op == NIB_OP_LINEAR_EXPERTS || op == NIB_OP_LINEAR_HEADS;
+}
 
 /* Sets input `at` of a product's operation to the order of the experts' rows, if it has experts. */
 static void set_order(const lister *l, nib_training_node *node, int at, size_t i)
@@ -147,9 +150,9 @@ static void pack_input(lister *l, size_t i, void (*put)(lister *, const nib_trai
     put(l, &node);
 }
 
-/* The gradients of linear layers, or of the experts' layers, that read one value. The value's
- * gradient is summed in their order. Experts read rows that no other operation can join in a chain,
- * so their gradients are not postponed, and free the rows. */
+/* The gradients of linear layers, or of those of experts or heads, that read one value. The value's
+ * gradient is summed in their order. Experts and heads read rows that no other operation can join
+ * in a chain, so their gradients are not postponed, and free the rows. */
 static void linear_gradient(lister *l, range nodes)
 {
     for (size_t i = nodes.first; i < nodes.end; i++) {
@@ -207,14 +210,15 @@ static void attention_gradient(lister *l, range nodes)
     const nib_graph_node *attention = node_at(l, nodes.first);
     const size_t store = store_of(l, nodes.first);
     const int reads[] = {attention->in[0], node_at(l, store)->in[0], node_at(l, store)->in[1]};
+    const size_t count = reads[2] >= 0 ? 3 : 2; /* or keys hold the values */
     nib_training_node node = node_of(l, NIB_OP_ATTN_DX, nodes.first);
     node.in[0] = l->sum[attention->out], node.in[1] = l->now[attention->in[0]];
     node.in[2] = l->now[attention->out];
     node.in[3] = l->extra[nodes.first], node.in[4] = l->extra[store];
-    for (size_t i = 0; i < COUNT(reads); i++)
+    for (size_t i = 0; i < count; i++)
         node.out[i] = add_like(l, reads[i]);
     add(l, &node);
-    for (size_t i = 0; i < COUNT(reads); i++)
+    for (size_t i = 0; i < count; i++)
         contribute(l, reads[i], node.out[i]);
     if (attention->weight == NIB_NO_ID)
         return;
@@ -341,6 +345,7 @@ static const rule *rule_of(nib_op op)
         {NIB_OP_ROUTE, FIRST | OWN, false, false, route_gradient},
         {NIB_OP_DISPATCH, FIRST | SECOND, true, false, dispatch_gradient},
         {NIB_OP_LINEAR_EXPERTS, FIRST, false, false, linear_gradient},
+        {NIB_OP_LINEAR_HEADS, FIRST, false, false, linear_gradient},
         {NIB_OP_COMBINE, FIRST, false, false, combine_gradient},
         {NIB_OP_SCALE, FIRST, false, false, scale_gradient},
     };
@@ -642,8 +647,7 @@ bool nib__graph_trains(const nib_graph *graph)
 {
     for (size_t i = 0; i < graph->node_count; i++) {
         const nib_graph_node *node = &graph->nodes[i];
-        if (node->op == NIB_OP_LINEAR_HEADS ||
-            (node->op == NIB_OP_SCALE && node->weight != NIB_NO_ID) ||
+        if ((node->op == NIB_OP_SCALE && node->weight != NIB_NO_ID) ||
             (node->op == NIB_OP_ROUTE && node->routing->weight_scales))
             return false;
     }

@@ -45,10 +45,13 @@ typedef struct nib_training_value {
  *   NORM_DW     x, dy, 1 / deviation, mean    the gradients of weight and bias
  *   SWIGLU_DX   dy, gate, up            -> dgate, dup
  *   SCALE_DX    dy, x                   -> dx
- *   ATTN_DX     dy, q, out, log-sum, state -> dq, dk, dv
+ *   ATTN_DX     dy, q, out, log-sum, state -> dq, dk, dv; if keys hold the values, dk includes
+ *               their gradients, and there is no dv
  *   EMBED_DW    dy                         the gradient of the table
  *   SINKS_DW    dy, out, log-sum           the gradient of the sinks of ATTN
  *   DISPATCH    x, routing              -> rows, order
+ *   LINEAR_HEADS, its CAST_T, LINEAR_DX and LINEAR_DW: as for a linear layer, but of each head;
+ *               channels that pass a head unchanged pass their gradient unchanged
  *   LINEAR_EXPERTS, its CAST_T, LINEAR_DX and LINEAR_DW: as for a linear layer, and last the order;
  *               the products are those of each expert with its rows
  *   COMBINE     rows, routing, order    -> the sum of each token's rows
@@ -74,8 +77,7 @@ typedef struct nib_training {
     size_t forward_end; /* number of nodes of the forward pass */
 } nib_training;
 
-/* Whether every weight has a gradient: not if weights of heads, or factors of layers or experts,
- * are among them. */
+/* Whether every weight has a gradient: not if factors of layers or experts are among them. */
 bool nib__graph_trains(const nib_graph *graph);
 /* Makes the list, in the arena, for a graph that trains. */
 nib_status nib__graph_training(nib_training *out, const nib_graph *graph, nib_ac checkpointing,

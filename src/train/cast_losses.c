@@ -130,21 +130,25 @@ static void count_product(nib_cast_losses *l, const nib_train_node *n, size_t si
     }
 }
 
-/* The products of the experts with their rows. */
+/* The products of the experts with their rows, or of the heads with their columns. */
 static void count_experts(nib_cast_losses *l, const nib_train_node *n, const float *x,
                           int64_t columns)
 {
     const nib_step *s = &l->trainer->step;
     const nib_routing *rule = n->of->routing;
-    const nib_expert_rows o = nib__step_order(s, n->in[n->op == NIB_OP_LINEAR_DW ? 2 : 1], rule);
-    const int64_t width = columns / rule->top_k;
-    for (int64_t e = 0; e < rule->experts; e++) {
-        const matrix all = {.x = x + o.first[e] * width,
-                            .rows = o.first[e + 1] - o.first[e],
-                            .width = width,
-                            .ldx = width};
+    const bool of_y = n->op == NIB_OP_LINEAR_DX || n->op == NIB_OP_LINEAR_DW;
+    const int64_t each = columns / nib__step_expert_share(n->of);
+    nib_expert_rows o = {.first = NULL};
+    if (rule != NULL)
+        o = nib__step_order(s, n->in[n->op == NIB_OP_LINEAR_DW ? 2 : 1], rule);
+    for (int64_t e = 0; e < nib__step_expert_count(n->of); e++) {
+        const size_t site = nib__step_expert_site(s->net, n->of, e);
+        const matrix all = {.x = x + (rule != NULL ? o.first[e] : e) * each,
+                            .rows = rule != NULL ? o.first[e + 1] - o.first[e] : s->m,
+                            .width = of_y ? s->net->sites[site].n : s->net->sites[site].k,
+                            .ldx = rule != NULL ? each : columns};
         if (all.rows > 0)
-            count_product(l, n, nib__step_expert_site(s->net, n->of, e), all);
+            count_product(l, n, site, all);
     }
 }
 
@@ -156,12 +160,12 @@ static nib_status count_operands(void *ctx, const nib_train_node *n, bool done, 
     const nib_step *s = &l->trainer->step;
     matrix m = {.rows = s->m};
     if (done || n->site == SIZE_MAX ||
-        (n->op != NIB_OP_LINEAR && n->op != NIB_OP_LINEAR_EXPERTS && n->op != NIB_OP_LINEAR_DX &&
-         n->op != NIB_OP_LINEAR_DW))
+        (n->op != NIB_OP_LINEAR && n->op != NIB_OP_LINEAR_EXPERTS && n->op != NIB_OP_LINEAR_HEADS &&
+         n->op != NIB_OP_LINEAR_DX && n->op != NIB_OP_LINEAR_DW))
         return NIB_OK;
     NIB_TRY(nib__step_read_buffer(s, n->in[0], &m.x, err));
     m.width = m.ldx = nib__step_ld(s, n->in[0]);
-    if (nib__step_of_experts(n))
+    if (nib__step_of_experts(n->of))
         count_experts(l, n, m.x, m.width);
     else
         count_product(l, n, n->site, m);

@@ -36,15 +36,26 @@ static uint64_t rows_input_bytes(const nib_step *s)
     return most;
 }
 
+nib_cache nib__step_cache(const nib_step *s)
+{
+    const nib_kv_shape shape =
+        nib__kv_shape(&s->net->config, s->documents, s->options.length, s->plan->dtype);
+    return (nib_cache){.type = shape.type,
+                       .tables = s->tables,
+                       .table_ld = s->table_ld,
+                       .kv_heads = shape.kv_heads,
+                       .head_dim = shape.head_dim,
+                       .value_dim = shape.value_dim,
+                       .block_heads = shape.kv_heads};
+}
+
 static uint64_t attention_scratch(const nib_step *s)
 {
-    const nib_config *c = &s->net->config;
-    const nib_cache cache = {.type = s->plan->dtype,
-                             .kv_heads = c->kv_heads,
-                             .head_dim = c->head_dim,
-                             .table_ld = s->table_ld};
-    const nib_attn forward = {.cache = cache, .heads = c->heads};
-    const nib_attn_dx backward = {.cache = cache, .heads = c->heads, .m = s->m};
+    nib_cache cache = nib__step_cache(s);
+    const int64_t heads = s->net->config.heads;
+    cache.values = cache.value_dim > 0 ? NULL : &cache; /* only sizes are asked */
+    const nib_attn forward = {.cache = cache, .heads = heads};
+    const nib_attn_dx backward = {.cache = cache, .heads = heads, .m = s->m};
     uint64_t most = 0;
     for (size_t i = 0; i < s->count; i++) {
         const nib_train_node *n = &s->nodes[i];
@@ -87,10 +98,10 @@ static bool allocate(const nib_step *s, char **to, uint64_t bytes)
 static nib_status check_sizes(const nib_step *s, nib_err *err)
 {
     const nib_config *c = &s->net->config;
-    const double channels = (double)c->width + (double)c->ffn +
-                            (double)(c->heads + 2 * c->kv_heads) * (double)c->head_dim +
-                            (double)c->moe.top_k * ((double)c->width + (double)c->moe.ffn) +
-                            (double)c->moe.experts;
+    const double channels =
+        (double)c->width + (double)c->ffn +
+        (double)(c->heads + 2 * c->kv_heads) * (double)(c->head_dim + c->latent.rank) +
+        (double)c->moe.top_k * ((double)c->width + (double)c->moe.ffn) + (double)c->moe.experts;
     const double batch = (double)s->m * ((double)(c->layers + 1) * 64 * channels +
                                          16 * (double)nib__network_head(s->net)->n),
                  weights = (double)s->params->total * 8;
@@ -113,11 +124,10 @@ nib_status nib__step_reserve(nib_step *s, int64_t documents, int64_t blocks, nib
     s->tables = NULL;
     s->documents = nib__max(documents, s->documents);
     s->cache_blocks = nib__max(blocks, s->cache_blocks);
-    const nib_config *c = &s->net->config;
-    const uint64_t value = s->plan->dtype == NIB_TYPE_F32 ? 4 : 2;
-    s->cache_side =
-        (uint64_t)s->cache_blocks * NIB_CACHE_BLOCK * (uint64_t)(c->kv_heads * c->head_dim) * value;
-    s->cache_bytes = 2 * s->cache_side * s->caches;
+    const nib_cache cache = nib__step_cache(s);
+    s->cache_side = (uint64_t)(s->cache_blocks * cache.kv_heads *
+                               nib__cache_bytes(cache.type, cache.head_dim, NIB_CACHE_BLOCK));
+    s->cache_bytes = (cache.value_dim > 0 ? 1 : 2) * s->cache_side * s->caches;
     s->table_bytes = (uint64_t)(s->documents * s->table_ld) * sizeof *s->tables;
     char *tables = NULL;
     const bool ok = allocate(s, &s->cache, s->cache_bytes) && allocate(s, &tables, s->table_bytes);

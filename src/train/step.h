@@ -13,6 +13,7 @@
 #ifndef NIB_STEP_H
 #define NIB_STEP_H
 
+#include "cache.h"
 #include "fake_quant.h"
 #include "params.h"
 #include "product.h"
@@ -193,7 +194,7 @@ typedef struct nib_step {
     int32_t *tables;              /* [documents][table_ld] */
     int64_t documents, table_ld;  /* capacity of tables */
     uint64_t table_bytes;
-    char *cache;     /* [caches][keys, values][cache_blocks] */
+    char *cache;     /* [caches][keys, values][cache_blocks]; keys alone if they hold the values */
     uint64_t caches; /* layers whose keys and values are held at the same time */
     uint64_t cache_bytes, cache_side /* keys or values of one layer */;
     int64_t cache_blocks;
@@ -312,6 +313,8 @@ void nib__step_fake_input(const nib_step *step, size_t site, int64_t count, cons
 void nib__step_fake_dx(const nib_step *step, size_t site, int64_t count, const uint8_t *mask,
                        float *dx, int64_t ld);
 void nib__step_fake_dw(const nib_step *step, size_t site, const float *w, float *gradient);
+/* step.c: the shape and tables of a layer's cache, without its keys and values. */
+nib_cache nib__step_cache(const nib_step *step);
 /* step.c: allocates keys and values for so many documents and blocks. Growing loses their
  * content. */
 nib_status nib__step_reserve(nib_step *step, int64_t documents, int64_t blocks, nib_err *err);

@@ -13,7 +13,7 @@
  * another order: they mix rows. */
 static bool is_by_rows(const nib_train_node *n)
 {
-    return n->side == NIB_SIDE_CPU && nib__ops[n->op].by_tokens && !nib__step_of_experts(n);
+    return n->side == NIB_SIDE_CPU && nib__ops[n->op].by_tokens && !nib__step_of_experts(n->of);
 }
 
 /* The number of parts: equal numbers of whole tiles, and a multiple of the threads. */

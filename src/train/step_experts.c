@@ -4,7 +4,7 @@
  * layer in one round of the workers. A piece is the rows of one expert that a product or a cast
  * takes together: for y and dx all rows of the expert; for dW those of a block of NIB_SUM_BLOCK
  * tokens of the micro-batch, whose sums are added ascending; for a bias those of NIB_TRAIN_ROWS
- * tokens.
+ * tokens. The piece of a head is the columns of the head in all tokens, for every product.
  */
 #include "step_experts.h"
 
@@ -30,9 +30,10 @@ size_t nib__step_expert_site(const nib_network *net, const nib_graph_node *of, i
 static int64_t blocks_of(int64_t m, int64_t block) { return nib__ceil_div(m, block); }
 
 /* The most steps of memory that the pieces of a layer take, however tokens choose. */
-static uint64_t most_steps(const nib_step *s, const nib_routing *rule, int64_t block)
+static uint64_t most_steps(const nib_step *s, const nib_graph_node *of, int64_t block)
 {
-    return (uint64_t)(s->m * rule->top_k / PIECE_STEP + rule->experts * blocks_of(s->m, block));
+    return (uint64_t)(s->m * nib__step_expert_share(of) / PIECE_STEP +
+                      nib__step_expert_count(of) * blocks_of(s->m, block));
 }
 
 static nib_product of_rows(const nib_product *p, int which, int64_t count)
@@ -60,19 +61,19 @@ static uint64_t packed_bytes(const nib_product *p, int64_t count)
 uint64_t nib__step_experts_packed_bytes(const nib_step *s, const nib_graph_node *of)
 {
     uint64_t most = 0;
-    for (int64_t e = 0; e < of->routing->experts; e++)
+    for (int64_t e = 0; e < nib__step_expert_count(of); e++)
         most = larger(
             most, packed_bytes(&s->products[nib__step_expert_site(s->net, of, e)][NIB_PRODUCT_DW],
                                PIECE_STEP));
-    return most * most_steps(s, of->routing, NIB_SUM_BLOCK);
+    return most * most_steps(s, of, NIB_SUM_BLOCK);
 }
 
 /* Enlarges the regions for a layer's experts. */
 static void size_regions(nib_step *s, const nib_graph_node *of)
 {
     uint64_t *bytes = s->sides[NIB_SIDE_CPU].region_bytes;
-    const nib_routing *rule = of->routing;
-    for (int64_t e = 0; e < rule->experts; e++) {
+    const int64_t experts = nib__step_expert_count(of);
+    for (int64_t e = 0; e < experts; e++) {
         const size_t site = nib__step_expert_site(s->net, of, e);
         for (int p = 0; p < NIB_PRODUCTS; p++) {
             uint64_t input;
@@ -81,11 +82,11 @@ static void size_regions(nib_step *s, const nib_graph_node *of)
                      &input);
             bytes[NIB_REGION_INPUT] =
                 larger(bytes[NIB_REGION_INPUT],
-                       aligned(input) * most_steps(s, rule, dw ? NIB_SUM_BLOCK : s->m));
+                       aligned(input) * most_steps(s, of, dw ? NIB_SUM_BLOCK : s->m));
         }
     }
-    bytes[NIB_REGION_AMAX] = larger(
-        bytes[NIB_REGION_AMAX], (uint64_t)(rule->experts * s->experts.amax_step) * sizeof(float));
+    bytes[NIB_REGION_AMAX] =
+        larger(bytes[NIB_REGION_AMAX], (uint64_t)(experts * s->experts.amax_step) * sizeof(float));
 }
 
 uint64_t nib__step_experts_scratch(const nib_step *s)
@@ -108,10 +109,14 @@ nib_status nib__step_experts_open(nib_step *s, nib_err *err)
     const size_t experts = (size_t)load->experts;
     const size_t blocks = (size_t)blocks_of(s->m, NIB_TRAIN_ROWS);
     nib_step_mixtures *x = &s->experts;
-    if (experts == 0)
+    int64_t most = 0; /* experts or heads of a layer */
+    for (size_t i = 0; i < g->node_count; i++)
+        if (nib__step_of_experts(&g->nodes[i]))
+            most = nib__max(most, nib__step_expert_count(&g->nodes[i]));
+    if (most == 0)
         return NIB_OK;
     x->amax_step = (int64_t)blocks + 1;
-    x->pieces = experts * (size_t)blocks_of(s->m, NIB_SUM_BLOCK);
+    x->pieces = (size_t)(most * blocks_of(s->m, NIB_SUM_BLOCK));
     x->load = nib__arena_take(&s->arena, experts, sizeof *x->load);
     x->sums = nib__arena_take(&s->arena, blocks * experts, sizeof *x->sums);
     x->args = nib__arena_take(&s->arena, x->pieces, sizeof *x->args);
@@ -121,26 +126,27 @@ nib_status nib__step_experts_open(nib_step *s, nib_err *err)
         x->first == NULL)
         return nib__fail_memory(err, x->pieces * sizeof *x->args, "the experts of a micro-batch");
     for (size_t i = 0; i < g->node_count; i++)
-        if (g->nodes[i].op == NIB_OP_LINEAR_EXPERTS)
+        if (nib__step_of_experts(&g->nodes[i]))
             size_regions(s, &g->nodes[i]);
     return NIB_OK;
 }
 
 /* ---- pieces ---- */
 
-/* An operation on the rows of all experts of a layer. */
+/* An operation on the rows of all experts of a layer, or of all heads. */
 typedef struct work {
     nib_step *s;
     const nib_train_node *n;
-    const nib_routing *rule;
-    nib_expert_rows order;
-    int which; /* the product */
+    nib_expert_rows order; /* of experts */
+    bool heads;
+    int64_t count, share; /* experts or heads, and rows of a token */
+    int which;            /* the product */
 } work;
 
-/* The rows of an expert, or those of one block of tokens. */
+/* The rows of an expert, or those of one block of tokens, or a head. */
 typedef struct piece {
     size_t site;
-    int64_t expert, first, end;
+    int64_t expert, first, end; /* of a head: tokens */
     const nib_product *product;
     const nib_layer *layer;
     uint64_t at; /* bytes before this piece's */
@@ -149,15 +155,15 @@ typedef struct piece {
 /* Iterates over the pieces with rows, expert by expert: starts as {0}, false at the end. `bytes`:
  * of a piece. */
 typedef uint64_t (*piece_bytes)(const work *w, const piece *p);
-static bool next_piece(const work *w, int64_t block, piece_bytes bytes, piece *p)
+
+/* The rows of the next piece of an expert. False: there are none. */
+static bool next_rows(const work *w, int64_t block, piece *p)
 {
     const int32_t *first = w->order.first;
-    if (p->product != NULL && bytes != NULL)
-        p->at += aligned(bytes(w, p));
-    int64_t begin = p->end;
-    while (p->expert < w->rule->experts && begin == first[p->expert + 1])
+    const int64_t begin = p->end;
+    while (p->expert < w->count && begin == first[p->expert + 1])
         p->expert++;
-    if (p->expert == w->rule->experts)
+    if (p->expert == w->count)
         return false;
     p->first = p->end = begin;
     const int64_t limit = (w->order.token[begin] / block + 1) * block;
@@ -165,6 +171,22 @@ static bool next_piece(const work *w, int64_t block, piece_bytes bytes, piece *p
         p->end = first[p->expert + 1];
     while (p->end < first[p->expert + 1] && w->order.token[p->end] < limit)
         p->end++;
+    return true;
+}
+
+static bool next_head(const work *w, piece *p)
+{
+    p->expert += p->product != NULL;
+    p->end = w->s->m;
+    return p->expert < w->count;
+}
+
+static bool next_piece(const work *w, int64_t block, piece_bytes bytes, piece *p)
+{
+    if (p->product != NULL && bytes != NULL)
+        p->at += aligned(bytes(w, p));
+    if (w->heads ? !next_head(w, p) : !next_rows(w, block, p))
+        return false;
     p->site = nib__step_expert_site(w->s->net, w->n->of, p->expert);
     p->product = &w->s->products[p->site][w->which];
     p->layer = w->s->plan->layers[p->site].layer;
@@ -190,15 +212,30 @@ static int64_t block_of(const work *w)
     return w->which == NIB_PRODUCT_DW ? NIB_SUM_BLOCK : w->s->m;
 }
 
-/* Columns of a row of an expert's value. */
-static int64_t width_of(const work *w, int buffer)
+/* Columns of a row of an expert's or head's value. */
+static int64_t width_of(const work *w, int buffer) { return nib__step_ld(w->s, buffer) / w->share; }
+
+/* Elements from one row of a piece to the next. */
+static int64_t ld_of(const work *w, int buffer)
 {
-    return nib__step_ld(w->s, buffer) / w->rule->top_k;
+    return w->heads ? nib__step_ld(w->s, buffer) : width_of(w, buffer);
 }
 
-static float *rows_at(const work *w, int buffer, int64_t row)
+/* Row p->first + `row` of a piece. */
+static float *rows_at(const work *w, const piece *p, int buffer, int64_t row)
 {
-    return nib__step_rows(w->s, buffer) + row * width_of(w, buffer);
+    return nib__step_rows(w->s, buffer) + (p->first + row) * ld_of(w, buffer) +
+           (w->heads ? p->expert * width_of(w, buffer) : 0);
+}
+
+/* Copies the columns of a piece's rows r0..r1 after the first `from_used`, to after `to_used`. */
+static void copy_rest(const work *w, const piece *p, int from, int64_t from_used, int to,
+                      int64_t to_used, int64_t r0, int64_t r1)
+{
+    const int64_t count = width_of(w, to) - to_used;
+    for (int64_t r = r0; r < r1 && count > 0; r++)
+        memcpy(rows_at(w, p, to, r) + to_used, rows_at(w, p, from, r) + from_used,
+               (size_t)count * sizeof(float));
 }
 
 static float *amax_at(const work *w, int64_t expert)
@@ -247,14 +284,13 @@ static void run_amax(work *w)
         piece p = {0};
         while (next_piece(w, w->s->m, NULL, &p)) {
             const int64_t count = p.end - p.first, parts = nib__ceil_div(count, NIB_TRAIN_ROWS);
-            const int64_t width = width_of(w, w->n->in[0]);
+            const int64_t width = w->n->columns, ld = ld_of(w, w->n->in[0]);
             float *out = amax_at(w, p.expert);
             nib_amax *a = &w->s->experts.args[w->s->experts.count].amax;
             if (p.product->amax == NULL)
                 continue;
-            *a = pass == 0
-                     ? (nib_amax){rows_at(w, w->n->in[0], p.first), count, width, width, out + 1}
-                     : (nib_amax){out + 1, 1, parts, parts, out};
+            *a = pass == 0 ? (nib_amax){rows_at(w, &p, w->n->in[0], 0), count, width, ld, out + 1}
+                           : (nib_amax){out + 1, 1, parts, parts, out};
             add_part(w->s, p.product->amax, 1, pass == 0 ? parts : 1);
         }
         run_parts(w->s);
@@ -272,8 +308,8 @@ static void run_quant(work *w)
         if (p.product->quant == NULL)
             continue;
         w->s->experts.args[w->s->experts.count].quant =
-            nib__product_quant_args(p.product, rows_at(w, w->n->in[0], p.first),
-                                    width_of(w, w->n->in[0]), amax_at(w, p.expert), &x);
+            nib__product_quant_args(p.product, rows_at(w, &p, w->n->in[0], 0),
+                                    ld_of(w, w->n->in[0]), amax_at(w, p.expert), &x);
         add_part(w->s, p.product->quant, STEP, x.m);
     }
     run_parts(w->s);
@@ -287,9 +323,9 @@ static void run_cast(work *w)
     while (next_piece(w, NIB_SUM_BLOCK, bytes_of_packed, &p)) {
         nib_step_args *args = &w->s->experts.args[w->s->experts.count];
         args->shape = of_rows(p.product, NIB_PRODUCT_DW, p.end - p.first).shape;
-        args->cast = nib__product_cast_args(p.product, rows_at(w, w->n->in[0], p.first),
-                                            width_of(w, w->n->in[0]), amax_at(w, p.expert),
-                                            nib__step_at(w->s, w->n->out[0]) + p.at);
+        args->cast =
+            nib__product_cast_args(p.product, rows_at(w, &p, w->n->in[0], 0), ld_of(w, w->n->in[0]),
+                                   amax_at(w, p.expert), nib__step_at(w->s, w->n->out[0]) + p.at);
         args->cast.w = &args->shape;
         add_part(w->s, p.product->cast, STEP, args->shape.n);
     }
@@ -304,7 +340,7 @@ static nib_input encoded(const work *w, const piece *p)
     nib_input x = input_of(p->product, w->which, p->layer, p->end - p->first,
                            nib__step_region(w->s, NIB_SIDE_CPU, NIB_REGION_INPUT) + p->at, NULL);
     if (p->product->quant == NULL)
-        x.f32 = rows_at(w, w->n->in[0], p->first), x.ld = width_of(w, w->n->in[0]);
+        x.f32 = rows_at(w, p, w->n->in[0], 0), x.ld = ld_of(w, w->n->in[0]);
     return x;
 }
 
@@ -348,8 +384,9 @@ static void run_part(const product_job *j, const piece *p, int64_t index, void *
     const nib_input x = nib__product_input_rows(p->product, &all, r0, r1);
     if (r0 < r1 && n0 < n1)
         nib__product_part(p->product, &x, w->s->packed[p->site][w->which], bias_of(w, p->site),
-                          rows_at(w, w->n->out[0], p->first + r0), width_of(w, w->n->out[0]), n0,
-                          n1, scratch);
+                          rows_at(w, p, w->n->out[0], r0), ld_of(w, w->n->out[0]), n0, n1, scratch);
+    if (column == 0)
+        copy_rest(w, p, w->n->in[0], p->product->shape.k, w->n->out[0], n, r0, r1);
 }
 
 /* Parts are numbered piece by piece. */
@@ -438,8 +475,8 @@ static void job_dw(void *ctx, int worker, int64_t begin, int64_t end)
 static void run_dw(work *w)
 {
     const size_t site = nib__step_expert_site(w->s->net, w->n->of, 0);
-    nib__pool_run(w->s->engine->pool, w->rule->experts * parts_of(w->s->net->sites[site].n), 1,
-                  true, job_dw, w);
+    nib__pool_run(w->s->engine->pool, w->count * parts_of(w->s->net->sites[site].n), 1, true,
+                  job_dw, w);
 }
 
 static void job_bias(void *ctx, int worker, int64_t begin, int64_t end)
@@ -459,8 +496,8 @@ static void job_bias(void *ctx, int worker, int64_t begin, int64_t end)
                                                                         sums_of(s, worker);
         const int64_t n = s->params->items[bias].columns;
         for (; more && p.expert == e; more = next_piece(w, NIB_TRAIN_ROWS, NULL, &p)) {
-            const nib_bias_dw a = {rows_at(w, w->n->in[0], p.first), any ? sums : to,
-                                   p.end - p.first, n, width_of(w, w->n->in[0])};
+            const nib_bias_dw a = {rows_at(w, &p, w->n->in[0], 0), any ? sums : to, p.end - p.first,
+                                   n, ld_of(w, w->n->in[0])};
             w->n->row->run.bias_dw(&a, 0, n);
             if (any)
                 add_values(to, sums, n);
@@ -473,40 +510,43 @@ static void job_bias(void *ctx, int worker, int64_t begin, int64_t end)
 
 /* ---- quantization-aware training ---- */
 
+static uint8_t *mask_at(const work *w, const piece *p, int buffer)
+{
+    const int64_t row = p->first + (w->heads ? p->expert * w->s->m : 0);
+    return (uint8_t *)nib__step_at(w->s, buffer) + row * nib__fake_mask_ld(p->layer->k);
+}
+
 static void run_fake(work *w)
 {
     nib_step *s = w->s;
-    const int64_t k = width_of(w, w->n->in[0]), mask_ld = nib__fake_mask_ld(k);
+    const int in = w->n->in[0], out = w->n->out[0];
     for (piece p = {0}; next_piece(w, s->m, NULL, &p);) {
         const nib_step_fake *f = nib__step_fake_at(s, p.site);
-        const int64_t count = p.end - p.first;
-        const float *x = rows_at(w, w->n->in[0], p.first);
-        float *out = rows_at(w, w->n->out[0], p.first);
-        uint8_t *mask = (uint8_t *)nib__step_at(s, w->n->out[1]) + p.first * mask_ld;
-        if (f != NULL && f->act != NULL) {
-            nib__step_fake_input(s, p.site, count, x, k,
-                                 nib__step_region(s, NIB_SIDE_CPU, NIB_REGION_INPUT), out, k, mask);
-            continue;
-        }
-        memcpy(out, x, (size_t)(count * k) * sizeof *out);
-        memset(mask, UINT8_MAX, (size_t)(count * mask_ld));
+        const bool rounds = f != NULL && f->act != NULL;
+        const int64_t count = p.end - p.first, rounded = rounds ? p.layer->k : 0;
+        uint8_t *mask = mask_at(w, &p, w->n->out[1]);
+        if (rounds)
+            nib__step_fake_input(s, p.site, count, rows_at(w, &p, in, 0), ld_of(w, in),
+                                 nib__step_region(s, NIB_SIDE_CPU, NIB_REGION_INPUT),
+                                 rows_at(w, &p, out, 0), ld_of(w, out), mask);
+        else
+            memset(mask, UINT8_MAX, (size_t)(count * nib__fake_mask_ld(p.layer->k)));
+        copy_rest(w, &p, in, rounded, out, rounded, 0, count);
     }
 }
 
 static void run_fake_dx(work *w)
 {
     nib_step *s = w->s;
-    const int64_t k = width_of(w, w->n->out[0]), mask_ld = nib__fake_mask_ld(k);
     for (piece p = {0}; next_piece(w, s->m, NULL, &p);)
-        nib__step_fake_dx(s, p.site, p.end - p.first,
-                          (const uint8_t *)nib__step_at(s, w->n->in[1]) + p.first * mask_ld,
-                          rows_at(w, w->n->out[0], p.first), k);
+        nib__step_fake_dx(s, p.site, p.end - p.first, mask_at(w, &p, w->n->in[1]),
+                          rows_at(w, &p, w->n->out[0], 0), ld_of(w, w->n->out[0]));
 }
 
 static void run_fake_dw(const work *w)
 {
     nib_step *s = w->s;
-    for (int64_t e = 0; e < w->rule->experts; e++) {
+    for (int64_t e = 0; e < w->count; e++) {
         const size_t site = nib__step_expert_site(s->net, w->n->of, e);
         const uint64_t at = s->params->items[s->params->weight[site]].at;
         if (nib__step_fake_at(s, site) != NULL)
@@ -523,6 +563,7 @@ void nib__step_experts(nib_step *s, const nib_train_node *n)
         int order; /* the input that is the order of the rows; -1: none */
         int which; /* the product; -1: the node's */
     } of[] = {{NIB_OP_LINEAR_EXPERTS, 1, NIB_PRODUCT_Y},
+              {NIB_OP_LINEAR_HEADS, -1, NIB_PRODUCT_Y},
               {NIB_OP_LINEAR_DX, 1, NIB_PRODUCT_DX},
               {NIB_OP_LINEAR_DW, 2, NIB_PRODUCT_DW},
               {NIB_OP_CAST_T, 1, NIB_PRODUCT_DW},
@@ -538,19 +579,19 @@ void nib__step_experts(nib_step *s, const nib_train_node *n)
         i++;
     work w = {.s = s,
               .n = n,
-              .rule = n->of->routing,
+              .heads = n->of->op == NIB_OP_LINEAR_HEADS,
+              .count = nib__step_expert_count(n->of),
+              .share = nib__step_expert_share(n->of),
               .which = of[i].which >= 0 ? of[i].which : n->product};
-    if (of[i].order >= 0)
-        w.order = nib__step_order(s, n->in[of[i].order], w.rule);
+    if (of[i].order >= 0 && !w.heads)
+        w.order = nib__step_order(s, n->in[of[i].order], n->of->routing);
     switch (n->op) {
     case NIB_OP_AMAX: run_amax(&w); break;
     case NIB_OP_QUANT:
     case NIB_OP_QUANT_T: run_quant(&w); break;
     case NIB_OP_CAST_T: run_cast(&w); break;
     case NIB_OP_LINEAR_DW: run_dw(&w); break;
-    case NIB_OP_BIAS_DW:
-        nib__pool_run(s->engine->pool, w.rule->experts, 1, false, job_bias, &w);
-        break;
+    case NIB_OP_BIAS_DW: nib__pool_run(s->engine->pool, w.count, 1, false, job_bias, &w); break;
     case NIB_OP_FAKE: run_fake(&w); break;
     case NIB_OP_FAKE_DX: run_fake_dx(&w); break;
     case NIB_OP_FAKE_DW: run_fake_dw(&w); break;

@@ -104,16 +104,13 @@ bool nib__step_shares_input(const nib_step *s, size_t site)
     return nib__graph_weight(&s->net->graph, NIB_WEIGHT_MATRIX, site)->shares_input;
 }
 
-/* ---- the sites of an operation: one, or one per expert ---- */
+/* ---- the sites of an operation: one, or one per expert or head ---- */
 
-static bool of_experts(const nib_training_node *from)
-{
-    return from->of != NULL && from->of->op == NIB_OP_LINEAR_EXPERTS;
-}
+static bool of_experts(const nib_training_node *from) { return nib__step_of_experts(from->of); }
 
 static int64_t site_count(const nib_training_node *from)
 {
-    return of_experts(from) ? from->of->routing->experts : 1;
+    return of_experts(from) ? nib__step_expert_count(from->of) : 1;
 }
 
 static size_t site_at(const lowering *l, const nib_training_node *from, int64_t e)
@@ -165,14 +162,16 @@ static nib_status add_amax(lowering *l, const nib_training_node *from, bool x_si
                            int value)
 {
     for (int64_t e = 0; e < site_count(from); e++) {
-        const nib_product *p = &l->s->products[site_at(l, from, e)][product];
+        const size_t site = site_at(l, from, e);
+        const nib_product *p = &l->s->products[site][product];
+        const nib_site *of = &l->s->net->sites[site];
         nib_train_node node = node_of(from, NIB_OP_AMAX);
         if (x_side ? !p->x_amax : !p->w_amax)
             continue;
         node.row = p->amax;
         node.product = product;
         node.in[0] = value, node.in[1] = order_of(from);
-        node.columns = l->list.values[value].columns;
+        node.columns = product == NIB_PRODUCT_Y || !x_side ? of->k : of->n;
         return append(l, node);
     }
     return NIB_OK;
@@ -189,10 +188,10 @@ static nib_status fake_quantize_input(lowering *l, const nib_training_node *from
         return NIB_OK;
     if (l->rounded[x] == NIB_NO_ID || !same_rounding(l, from, l->rounded_site[x])) {
         const int64_t k = l->s->net->sites[site].k, columns = l->list.values[x].columns;
+        const int64_t share = of_experts(from) ? nib__step_expert_share(from->of) : 1;
         const nib_step_value rows = {.kind = NIB_TRAINING_ROWS, .columns = columns},
                              mask = {.kind = NIB_TRAINING_PACKED,
-                                     .bytes = (uint64_t)(l->s->m * (columns / k) *
-                                                         nib__fake_mask_ld(k))};
+                                     .bytes = (uint64_t)(l->s->m * share * nib__fake_mask_ld(k))};
         nib_train_node node = node_of(from, NIB_OP_FAKE);
         node.row = f->act, node.site = site, node.columns = columns;
         node.in[0] = x, node.in[1] = order_of(from);
@@ -363,7 +362,8 @@ static nib_status lower(lowering *l, const nib_training_node *from)
 {
     switch (from->op) {
     case NIB_OP_LINEAR:
-    case NIB_OP_LINEAR_EXPERTS: return lower_linear(l, from);
+    case NIB_OP_LINEAR_EXPERTS:
+    case NIB_OP_LINEAR_HEADS: return lower_linear(l, from);
     case NIB_OP_DISPATCH: return lower_dispatch(l, from);
     case NIB_OP_BALANCE: return add_op(l, copy_node(from));
     case NIB_OP_CAST_T: return lower_packed(l, from);

@@ -15,16 +15,11 @@ static int64_t ld(const nib_step *s, int buffer) { return nib__step_ld(s, buffer
 
 static nib_cache cache_of(const nib_step *s, int buffer)
 {
-    const nib_config *c = &s->net->config;
-    char *keys = s->cache + s->buffers[buffer].at * 2 * s->cache_side;
-    return (nib_cache){.keys = keys,
-                       .values = keys + s->cache_side,
-                       .type = s->plan->dtype,
-                       .tables = s->tables,
-                       .table_ld = s->table_ld,
-                       .kv_heads = c->kv_heads,
-                       .head_dim = c->head_dim,
-                       .block_heads = c->kv_heads};
+    nib_cache cache = nib__step_cache(s);
+    char *keys = s->cache + s->buffers[buffer].at * (cache.value_dim > 0 ? 1 : 2) * s->cache_side;
+    cache.keys = keys;
+    cache.values = cache.value_dim > 0 ? NULL : keys + s->cache_side;
+    return cache;
 }
 
 /* ---- parts, as jobs of the pool ---- */
@@ -136,6 +131,28 @@ static const float *norm_weight(const nib_step *s, const nib_train_node *n)
     return norm->offset != 0 ? s->shifted + s->shifted_at[norm->index] : weight_of(s, n);
 }
 
+static int64_t norm_width(const nib_step *s, const nib_train_node *n)
+{
+    return n->of->part ? norm_of(s, n)->n : n->columns / n->rows;
+}
+
+static float norm_eps(const nib_step *s, const nib_train_node *n)
+{
+    const double own = norm_of(s, n)->eps;
+    return (float)(own > 0 ? own : s->net->config.norm_eps);
+}
+
+/* Columns that a norm of the first ones passes on: x, plus `sum` if there is one. */
+static void pass_columns(const nib_step *s, const nib_train_node *n, const float *x, int64_t ldx,
+                         const float *sum, float *out, int64_t ldo)
+{
+    const int64_t first = s->rows.is_part ? s->rows.first : 0,
+                  end = s->rows.is_part ? s->rows.end : s->m;
+    for (int64_t i = first; n->of->part && i < end; i++)
+        for (int64_t j = norm_width(s, n); j < n->columns; j++)
+            out[i * ldo + j] = sum != NULL ? x[i * ldx + j] + sum[i * ldo + j] : x[i * ldx + j];
+}
+
 static void run_norm(nib_step *s, const nib_train_node *n)
 {
     const size_t bias =
@@ -147,22 +164,23 @@ static void run_norm(nib_step *s, const nib_train_node *n)
                         .centered = norm_of(s, n)->centered,
                         .weights = norm_of(s, n)->heads,
                         .rows = s->m * n->rows,
-                        .width = n->columns / n->rows,
+                        .width = norm_width(s, n),
                         .ldx = row_ld(s, n, n->in[0]),
                         .ldo = row_ld(s, n, n->out[0]),
-                        .eps = (float)s->net->config.norm_eps};
+                        .eps = norm_eps(s, n)};
     run_tokens(s, n, &a, n->rows);
+    pass_columns(s, n, a.x, a.ldx, NULL, a.out, a.ldo);
 }
 
 static void run_rope(nib_step *s, const nib_train_node *n)
 {
     const nib_config *c = &s->net->config;
-    const nib_rope a = {.x = rows(s, n->out[0]),
+    const nib_rope a = {.x = rows(s, n->out[0]) + n->of->channel,
                         .position = s->position,
                         .cos_sin = s->rope + (uint64_t)n->of->table * s->rope_size,
                         .m = s->m,
                         .heads = n->rows,
-                        .head_dim = c->head_dim,
+                        .head_dim = n->columns / n->rows,
                         .dims = nib__config_rope_dims(c),
                         .interleaved = c->rope_interleaved,
                         .ldx = ld(s, n->out[0]),
@@ -173,7 +191,7 @@ static void run_rope(nib_step *s, const nib_train_node *n)
 static void run_store_kv(nib_step *s, const nib_train_node *n)
 {
     const nib_store_kv a = {.k = rows(s, n->in[0]),
-                            .v = rows(s, n->in[1]),
+                            .v = n->in[1] >= 0 ? rows(s, n->in[1]) : NULL,
                             .ld = ld(s, n->in[0]),
                             .m = s->m,
                             .sequence = s->sequence,
@@ -213,7 +231,7 @@ static void run_attn_dx(nib_step *s, const nib_train_node *n)
                            .lse = rows(s, n->in[3]),
                            .dq = rows(s, n->out[0]),
                            .dk = rows(s, n->out[1]),
-                           .dv = rows(s, n->out[2]),
+                           .dv = n->out[2] >= 0 ? rows(s, n->out[2]) : NULL,
                            .ldq = ld(s, n->in[1]),
                            .ldo = ld(s, n->in[2]),
                            .ldkv = ld(s, n->out[1]),
@@ -328,12 +346,13 @@ static void run_norm_dx(nib_step *s, const nib_train_node *n)
                            .dx = rows(s, n->out[0]),
                            .inverse = rows(s, n->out[1]),
                            .rows = s->m * n->rows,
-                           .width = n->columns / n->rows,
+                           .width = norm_width(s, n),
                            .ldx = row_ld(s, n, n->in[0]),
                            .ldy = row_ld(s, n, n->in[1]),
                            .lddx = row_ld(s, n, n->out[0]),
-                           .eps = (float)s->net->config.norm_eps};
+                           .eps = norm_eps(s, n)};
     run_tokens(s, n, &a, n->rows);
+    pass_columns(s, n, a.dy, a.ldy, a.sum, a.dx, a.lddx);
 }
 
 static void run_norm_dw(nib_step *s, const nib_train_node *n)
@@ -345,7 +364,7 @@ static void run_norm_dw(nib_step *s, const nib_train_node *n)
                            .dw = gradient_of(s, n),
                            .weights = norm_of(s, n)->heads,
                            .rows = s->m * n->rows,
-                           .width = n->columns / n->rows,
+                           .width = norm_width(s, n),
                            .ldx = row_ld(s, n, n->in[0]),
                            .ldy = row_ld(s, n, n->in[1])};
     nib__step_run_parts(s, n->row, &a, a.width * a.weights, LINE);
@@ -416,7 +435,7 @@ nib_status nib__step_node(nib_step *s, const nib_train_node *n, nib_err *err)
         [NIB_OP_BALANCE] = nib__step_balance};
     if (n->op == NIB_OP_MOVE)
         return nib__step_move(s, n, err);
-    if (nib__step_of_experts(n)) {
+    if (nib__step_of_experts(n->of)) {
         nib__step_experts(s, n);
         return NIB_OK;
     }

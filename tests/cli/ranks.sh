@@ -26,7 +26,7 @@ END
 train() {
     local ranks=$1 folder=$2 status=0
     shift 2
-    timeout 60 mpirun -n "$ranks" "$NIBBLE" train c.json --quiet --ranks "$ranks" --job.dump_folder "$PWD/$folder" "$@" \
+    timeout 60 mpirun -n "$ranks" "$NIBBLE" train "${config:-c.json}" --quiet --ranks "$ranks" --job.dump_folder "$PWD/$folder" "$@" \
         >"$folder.out" 2>"$folder.err" || status=$?
     sed 's/  memory:.*//' "$folder.out" >"$folder.lines"
     return $status
@@ -53,6 +53,37 @@ for threads in 1 2; do
         rm -rf many
     done
 done
+
+# mixtures of experts, whose load crosses ranks behind the gradients: one with a load-balancing loss, one with latent attention
+# and a bias that balances, smaller than the debug model
+mkdir latent
+sed 's/"num_hidden_layers": 6/"num_hidden_layers": 2/; s/"num_\(attention\|key_value\)_heads": 16/"num_\1_heads": 4/
+     s/"hidden_size": 256/"hidden_size": 64/; s/"kv_lora_rank": 512/"kv_lora_rank": 48/; s/"q_lora_rank": null/"q_lora_rank": 40/
+     s/"qk_nope_head_dim": 128/"qk_nope_head_dim": 24/' "$REPO/configs/shapes/deepseek-v3-debugmodel/config.json" >latent/config.json
+for name in qwen3_moe deepseek_v3; do
+    config=$REPO/configs/${name}_debugmodel.json
+    small=(--training.seq_len 32 --training.local_batch_size 1 --training.global_batch_size 4 --training.steps 2
+        --checkpoint.enable --checkpoint.interval 2 --threads 1)
+    if [ $name = qwen3_moe ]; then
+        small+=(--model.router_aux_loss_coef 0.01)
+    else
+        small+=(--model.hf_config "$PWD/latent")
+    fi
+    check "$name in one process" nibble train "$config" --quiet "${small[@]}" --job.dump_folder "$PWD/$name"
+    sed 's/  memory:.*//' "$seen.out" >$name.lines
+    check "$name in one process logs each step" [ "$(grep -c '^step:' $name.lines)" = 2 ]
+    check "$name in one process logs the load of its experts" [ "$(grep -c '^experts:' $name.lines)" = 2 ]
+    for ranks in 1 2 4; do
+        check "$name, $ranks ranks" train "$ranks" mixture "${small[@]}"
+        check "$name, $ranks ranks: the same losses and load" diff $name.lines mixture.lines
+        for part in model moments; do
+            check "$name, $ranks ranks: the same $part" cmp {$name,mixture}/checkpoint/step-00000002/$part.safetensors
+        done
+        rm -rf mixture
+    done
+    rm -rf "$name"
+done
+unset config
 
 # two steps on two ranks, two more on three
 check 'two steps on two ranks' train 2 half --training.steps 2

@@ -658,7 +658,10 @@ static bool check_attn_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
         for (int32_t j = start[i]; j < start[i + 1]; j++)
             document[j] = (int32_t)i, position[j] = j - start[i];
     a.cache = make_cache(&m, row, kv_heads, dim, cache_types[below(r, 3)], r);
-    a.ldq = a.heads * dim + below(r, 3), a.ldo = a.heads * dim + below(r, 3);
+    if (below(r, 3) == 0)
+        a.cache.values = NULL, a.cache.value_dim = 1 + below(r, dim);
+    a.ldq = a.heads * dim + below(r, 3);
+    a.ldo = a.heads * nib__cache_value_dim(&a.cache) + below(r, 3);
     a.ldkv = kv_heads * dim + below(r, 3);
     a.q = floats(&m, a.m * a.ldq, r, class);
     a.out = floats(&m, a.m * a.ldo, r, VALUES_RANDOM);

@@ -18,11 +18,12 @@
 /* A batch: m tokens of several documents; each token's row holds all its heads. */
 typedef struct batch {
     int64_t documents, m, heads, kv_heads, dim;
+    int64_t wide; /* dimensions of a value; less than dim: values are the first of the keys' */
     int32_t start[8];
     float scale, cap;
     int64_t window;
     bool chunked;
-    float *q, *dout, *out, *dq; /* [m][heads * dim] */
+    float *q, *dout, *out, *dq; /* [m][heads * dim]; dout and out [m][heads * wide] */
     float *k, *v, *dk, *dv;     /* [m][kv_heads * dim]; k and v as the cache holds them */
     float *lse;                 /* [m][heads] */
 } batch;
@@ -37,7 +38,8 @@ static float *floats(int64_t count)
 static void batch_make(batch *b, const int32_t *lengths, int64_t documents, int64_t heads,
                        int64_t kv_heads, int64_t dim)
 {
-    *b = (batch){.documents = documents, .heads = heads, .kv_heads = kv_heads, .dim = dim};
+    *b = (batch){
+        .documents = documents, .heads = heads, .kv_heads = kv_heads, .dim = dim, .wide = dim};
     b->scale = 1.0F / sqrtf((float)dim);
     for (int64_t i = 0; i < documents; i++)
         b->start[i + 1] = b->start[i] + lengths[i];
@@ -48,6 +50,8 @@ static void batch_make(batch *b, const int32_t *lengths, int64_t documents, int6
         *wide[i] = floats(b->m * heads * dim), *narrow[i] = floats(b->m * kv_heads * dim);
     b->lse = floats(b->m * heads);
 }
+
+static bool is_latent(const batch *b) { return b->wide < b->dim; }
 
 static void batch_free(batch *b)
 {
@@ -97,7 +101,8 @@ static nib_cache stored(batch *b, nib_type type, int32_t *sequence, int32_t *pos
     for (int64_t i = 0; i < b->documents * blocks; i++)
         tables[i] = (int32_t)(b->documents * blocks - 1 - i);
     const nib_cache cache = {.keys = dirty(bytes),
-                             .values = dirty(bytes),
+                             .values = is_latent(b) ? NULL : dirty(bytes),
+                             .value_dim = is_latent(b) ? b->wide : 0,
                              .type = type,
                              .tables = tables,
                              .table_ld = blocks,
@@ -105,7 +110,7 @@ static nib_cache stored(batch *b, nib_type type, int32_t *sequence, int32_t *pos
                              .head_dim = b->dim,
                              .block_heads = b->kv_heads};
     const nib_store_kv store = {.k = b->k,
-                                .v = b->v,
+                                .v = is_latent(b) ? NULL : b->v,
                                 .ld = wide,
                                 .m = b->m,
                                 .sequence = sequence,
@@ -131,7 +136,7 @@ static void run_rows(batch *b, nib_type type)
     const nib_attn forward = {.q = b->q,
                               .out = b->out,
                               .ldq = wide,
-                              .ldo = wide,
+                              .ldo = b->heads * b->wide,
                               .m = b->m,
                               .heads = b->heads,
                               .sequence = sequence,
@@ -148,9 +153,9 @@ static void run_rows(batch *b, nib_type type)
                                   .lse = b->lse,
                                   .dq = b->dq,
                                   .dk = b->dk,
-                                  .dv = b->dv,
+                                  .dv = is_latent(b) ? NULL : b->dv,
                                   .ldq = wide,
-                                  .ldo = wide,
+                                  .ldo = b->heads * b->wide,
                                   .ldkv = b->kv_heads * b->dim,
                                   .m = b->m,
                                   .heads = b->heads,
@@ -187,7 +192,8 @@ static double query_loss(const batch *b, int64_t document, int64_t token, int64_
 {
     const int64_t dim = b->dim, kv_head = head / (b->heads / b->kv_heads);
     const float *q = b->q + (token * b->heads + head) * dim;
-    const float *dout = b->dout + (token * b->heads + head) * dim;
+    const float *dout = b->dout + (token * b->heads + head) * b->wide;
+    const float *v = is_latent(b) ? b->k : b->v;
     double sum = 0.0, loss = 0.0;
     const int64_t first = b->start[document];
     int64_t j = first;
@@ -199,7 +205,7 @@ static double query_loss(const batch *b, int64_t document, int64_t token, int64_
         double score = 0.0, product = 0.0;
         for (int64_t d = 0; d < dim; d++) {
             score += at(q + d, x) * at(b->k + from + d, x);
-            product += (double)dout[d] * at(b->v + from + d, x);
+            product += d < b->wide ? (double)dout[d] * at(v + from + d, x) : 0;
         }
         score *= (double)b->scale;
         if (b->cap > 0)
@@ -275,8 +281,24 @@ static void check_token(const batch *b, int64_t document, int64_t token, uint32_
                  largest_of(b->dq, wide));
     expect_close("dk", j, (double)b->dk[j], difference(b, document, token, last, kv_head, b->k + j),
                  largest_of(b->dk, narrow));
+    if (is_latent(b))
+        return;
     expect_close("dv", j, (double)b->dv[j], difference(b, document, token, last, kv_head, b->v + j),
                  largest_of(b->dv, narrow));
+}
+
+static void check_batch(batch *b, const int32_t *lengths, nib_type type, int64_t tokens)
+{
+    uint32_t state = (uint32_t)(b->heads * 1000 + b->dim);
+    randomize(b->q, b->m * b->heads * b->dim, &state);
+    randomize(b->dout, b->m * b->heads * b->dim, &state);
+    randomize(b->k, b->m * b->kv_heads * b->dim, &state);
+    randomize(b->v, b->m * b->kv_heads * b->dim, &state);
+    run_rows(b, type);
+    for (int64_t i = 0; i < b->documents; i++)
+        for (int64_t t = 0; t < tokens && lengths[i] > 0; t++)
+            check_token(b, i, b->start[i] + pick(t, lengths[i], &state), &state);
+    batch_free(b);
 }
 
 static void check_limited(const int32_t *lengths, int64_t documents, int64_t heads,
@@ -284,18 +306,9 @@ static void check_limited(const int32_t *lengths, int64_t documents, int64_t hea
                           int64_t window, bool chunked, float cap)
 {
     batch b;
-    uint32_t state = (uint32_t)(heads * 1000 + dim);
     batch_make(&b, lengths, documents, heads, kv_heads, dim);
     b.window = window, b.chunked = chunked, b.cap = cap;
-    randomize(b.q, b.m * heads * dim, &state);
-    randomize(b.dout, b.m * heads * dim, &state);
-    randomize(b.k, b.m * kv_heads * dim, &state);
-    randomize(b.v, b.m * kv_heads * dim, &state);
-    run_rows(&b, type);
-    for (int64_t i = 0; i < documents; i++)
-        for (int64_t t = 0; t < tokens && lengths[i] > 0; t++)
-            check_token(&b, i, b.start[i] + pick(t, lengths[i], &state), &state);
-    batch_free(&b);
+    check_batch(&b, lengths, type, tokens);
 }
 
 static void check_differences(const int32_t *lengths, int64_t documents, int64_t heads,
@@ -334,6 +347,30 @@ static void test_windows_and_caps(void **state)
     check_limited(around, 5, 3, 1, 7, NIB_TYPE_BF16, 8, 0, false, 0.25F);
     check_limited(long_ones, 2, 2, 2, 32, NIB_TYPE_F32, 6, 0, false, 1.0F);
     check_limited(long_ones, 2, 1, 1, 16, NIB_TYPE_F16, 6, 70, false, 30.0F);
+}
+
+/* Values are the first dimensions of the keys: the gradient of a key is also that of its value. */
+static void test_values_in_keys(void **state)
+{
+    (void)state;
+    static const int32_t around[] = {63, 1, 64, 0, 65}, long_ones[] = {257, 600};
+    static const struct {
+        int64_t heads, kv_heads, dim, wide;
+        nib_type type;
+        float cap;
+    } shapes[] = {{4, 1, 24, 18, NIB_TYPE_F32, 0},
+                  {6, 2, 40, 32, NIB_TYPE_BF16, 0},
+                  {3, 1, 17, 16, NIB_TYPE_F16, 0.5F},
+                  {5, 1, 9, 1, NIB_TYPE_F32, 0}};
+    for (size_t i = 0; i < 2 * COUNT(shapes); i++) {
+        const bool few = i % 2 == 0;
+        batch b;
+        batch_make(&b, few ? around : long_ones, few ? 5 : 2, shapes[i / 2].heads,
+                   shapes[i / 2].kv_heads, shapes[i / 2].dim);
+        b.wide = shapes[i / 2].wide, b.cap = shapes[i / 2].cap;
+        b.window = few ? 0 : 70;
+        check_batch(&b, few ? around : long_ones, shapes[i / 2].type, 6);
+    }
 }
 
 /* ---- PyTorch ---- */
@@ -398,6 +435,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equals_central_differences),
         cmocka_unit_test(test_windows_and_caps),
+        cmocka_unit_test(test_values_in_keys),
         cmocka_unit_test(test_equals_pytorch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

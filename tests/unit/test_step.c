@@ -40,11 +40,12 @@ static void check_golden(const setting *s, double limit)
 }
 
 static const char *const families[] = {
-    "llama",   "qwen2",      "qwen3",        "smollm3",        "olmo2",      "exaone4",
-    "mistral", "granite",    "gemma",        "gemma2",         "gemma3",     "cohere",
-    "cohere2", "starcoder2", "stablelm",     "ministral",      "ministral3", "phi3",
-    "glm",     "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",  "qwen3_moe_plain",
-    "mixtral", "granitemoe", "glm4_moe",     "gpt_oss",        "llama4"};
+    "llama",      "qwen2",      "qwen3",        "smollm3",        "olmo2",      "exaone4",
+    "mistral",    "granite",    "gemma",        "gemma2",         "gemma3",     "cohere",
+    "cohere2",    "starcoder2", "stablelm",     "ministral",      "ministral3", "phi3",
+    "glm",        "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",  "qwen3_moe_plain",
+    "mixtral",    "granitemoe", "glm4_moe",     "gpt_oss",        "llama4",     "deepseek_v2",
+    "deepseek_v3"};
 
 /* Recipes for all layers but routers and the head, which stay bf16. */
 #define ALL_BUT_ROUTERS(scheme)                                                                    \
@@ -54,7 +55,8 @@ static const char *const families[] = {
 static const char *mxfp8_of(const char *family)
 {
     return strstr(family, "moe") != NULL || strcmp(family, "mixtral") == 0 ||
-                   strcmp(family, "gpt_oss") == 0 || strcmp(family, "llama4") == 0
+                   strcmp(family, "gpt_oss") == 0 || strcmp(family, "llama4") == 0 ||
+                   strstr(family, "deepseek") != NULL
                ? ALL_BUT_ROUTERS("mxfp8")
                : "mxfp8+head";
 }
@@ -217,7 +219,8 @@ static void test_same_bits(void **state)
 /* Groups of 10 do not divide 24; layers that share an input use different forms. */
 static void test_same_bits_mixtures(void **state)
 {
-    static const char *const mixtures[] = {"qwen3_moe", "qwen3_moe_plain", "glm4_moe", "gpt_oss"};
+    static const char *const mixtures[] = {"qwen3_moe", "qwen3_moe_plain", "glm4_moe",
+                                           "gpt_oss",   "deepseek_v2",     "deepseek_v3"};
     static const char *const recipes[] = {ALL_BUT_ROUTERS("mxfp8"), ALL_BUT_ROUTERS("fp8dq"),
                                           ALL_BUT_ROUTERS("fp8dq-tensor"), ALL_BUT_ROUTERS("bf16")};
     (void)state;

@@ -27,6 +27,9 @@ ROWS = [[20], [1, 7, 12]]
 # A mixture of 5 experts of which a token has 2.
 MOE = dict(tie_word_embeddings=False, head_dim=8, pad_token_id=None)
 
+LATENT = dict(tie_word_embeddings=False, pad_token_id=None, num_key_value_heads=4, num_experts_per_tok=2,
+              moe_intermediate_size=12, n_shared_experts=1, first_k_dense_replace=1)
+
 # Class, and config members besides COMMON. The embedding row of a pad_token_id would get no gradient.
 FAMILIES = {
     "llama": ("Llama", dict(tie_word_embeddings=True)),
@@ -77,6 +80,16 @@ FAMILIES = {
                                  num_experts_per_tok=2, moe_intermediate_size=12, n_shared_experts=1,
                                  first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=True,
                                  routed_scaling_factor=1.5)),
+    # latent attention: queries from the hidden state, and through a latent vector; yarn with mscale, and without
+    "deepseek_v2": ("DeepseekV2", dict(LATENT, q_lora_rank=None, kv_lora_rank=14, qk_nope_head_dim=6, qk_rope_head_dim=4,
+                                       v_head_dim=7, n_routed_experts=6, topk_method="group_limited_greedy", n_group=3,
+                                       topk_group=2, norm_topk_prob=False, routed_scaling_factor=2.0)),
+    "deepseek_v3": ("DeepseekV3", dict(LATENT, q_lora_rank=10, kv_lora_rank=18, qk_nope_head_dim=8, qk_rope_head_dim=6,
+                                       v_head_dim=5, attention_bias=True, n_routed_experts=6, n_group=2, topk_group=1,
+                                       norm_topk_prob=True, routed_scaling_factor=1.5, rope_parameters={
+                                           "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+                                           "original_max_position_embeddings": 5, "beta_fast": 32.0, "beta_slow": 1.0,
+                                           "mscale": 1.0, "mscale_all_dim": 0.5})),
     "gpt_oss": ("GptOss", dict(MOE, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, swiglu_limit=0.5, rope_parameters={
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,
         "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
@@ -130,6 +143,11 @@ def parts(name, value, config):
         return [(name.replace("qkv_proj", f"{part}_proj"), r) for part, r in zip("qkv", rows)]
     if "gate_up_proj" in name:
         return [(name.replace("gate_up_proj", f"{part}_proj"), r) for part, r in zip(("gate", "up"), value.chunk(2))]
+    if "kv_b_proj" in name:  # the keys' half of each head, transposed, and the values'
+        heads = value.view(config.num_attention_heads, -1, config.kv_lora_rank)
+        split = [head.split([config.qk_nope_head_dim, config.v_head_dim]) for head in heads]
+        return [(name.replace("kv_b_proj", f"{which}_b_proj.{h}"), part)
+                for h, (k, v) in enumerate(split) for which, part in (("k", k.T), ("v", v))]
     return [(name, value)]
 
 

@@ -19,6 +19,9 @@
  * the pairs above the diagonal enter as zeros. A window works the same way: squares in which no
  * query sees a key are left out; in the others, pairs outside the window enter as zeros.
  *
+ * If values are the first channels of the keys (latent attention), dv is added to those of dk: each
+ * block of queries adds ds^T q, then p^T dout.
+ *
  * An item is a document and a kv head, with all heads that share it. So items share nothing, and
  * the result does not depend on threads. A batch of fewer (document, kv head) pairs than threads
  * leaves threads idle.
@@ -106,6 +109,8 @@ typedef struct dx_item {
     int64_t first, length; /* rows of the document */
     const int32_t *table;  /* of the document's cache blocks */
     int64_t kv_head, dim, padded;
+    int64_t wide; /* dimensions of a value */
+    bool latent;  /* values are the first of the keys' dimensions: s.vt is s.kt, s.dv is s.dk */
 } dx_item;
 
 /* to[i][0..padded) = from[i][0..dim), then zeros. */
@@ -180,10 +185,11 @@ NIB_INLINE void load_keys(const dx_item *t, int64_t key0)
     const int64_t block = t->table[key0 / SIDE] * c->block_heads + t->kv_head;
     const int64_t count = SIDE * t->dim, bytes = count * (c->type == NIB_TYPE_F32 ? 4 : 2);
     const char *keys = (const char *)c->keys + block * bytes;
-    const char *values = (const char *)c->values + block * bytes;
     widen(s->kt, keys, c->type, count);
-    widen(s->v, values, c->type, count);
     transpose(s->k, t->padded, s->kt, SIDE, t->dim, SIDE);
+    if (t->latent)
+        return;
+    widen(s->v, (const char *)c->values + block * bytes, c->type, count);
     transpose(s->vt, SIDE, s->v, t->dim, SIDE, t->dim);
 }
 
@@ -249,13 +255,14 @@ NIB_INLINE void multiply_block(const dx_item *t, int64_t key0, int64_t query0)
             break;
         multiply(p + from, SIDE, q + i * padded, padded, 1, s->kt + from, SIDE, t->dim,
                  seen.to - from, false);
-        multiply(ds + from, SIDE, dout + i * padded, padded, 1, s->vt + from, SIDE, t->dim,
+        multiply(ds + from, SIDE, dout + i * padded, padded, 1, s->vt + from, SIDE, t->wide,
                  seen.to - from, false);
         compute_p_ds(p, ds, s->lse + query0 + i, s->delta + query0 + i, a, seen, query0 + i, key0,
                      diagonal);
         multiply(s->dq + (query0 + i) * padded, padded, ds + from, SIDE, 1, s->k + from * padded,
                  padded, (diagonal ? nib__min(seen.to, count) : SIDE) - from, padded, true);
     }
+    const int64_t wide_padded = nib__round_up(t->wide, NIB_LANES);
     for (int64_t j = 0; j < (diagonal ? rows : SIDE); j += NIB_LANES) {
         /* the queries that see a key of the strip, in whole strips */
         const int64_t end =
@@ -265,10 +272,10 @@ NIB_INLINE void multiply_block(const dx_item *t, int64_t key0, int64_t query0)
         const int64_t i = seen.from;
         if (seen.from >= seen.to)
             continue;
-        multiply(s->dv + j * padded, padded, s->p + i * SIDE + j, 1, SIDE, dout + i * padded,
-                 padded, seen.to - i, padded, true);
         multiply(s->dk + j * padded, padded, s->ds + i * SIDE + j, 1, SIDE, q + i * padded, padded,
                  seen.to - i, padded, true);
+        multiply(s->dv + j * padded, padded, s->p + i * SIDE + j, 1, SIDE, dout + i * padded,
+                 padded, seen.to - i, wide_padded, true);
     }
 }
 
@@ -279,28 +286,38 @@ NIB_INLINE void gather_head(const dx_item *t, int64_t head)
 {
     const nib_attn_dx *a = t->a;
     const nib_attn_dx_scratch *s = &t->s;
-    const int64_t dim = t->dim, padded = t->padded, length = t->length;
+    const int64_t dim = t->dim, wide = t->wide, padded = t->padded, length = t->length;
     const int64_t past = (nib__round_up(length, NIB_LANES) - length) * padded;
     copy_rows(s->q, padded, a->q + t->first * a->ldq + head * dim, a->ldq, dim, length);
-    copy_rows(s->dout, padded, a->dout + t->first * a->ldo + head * dim, a->ldo, dim, length);
+    copy_rows(s->dout, padded, a->dout + t->first * a->ldo + head * wide, a->ldo, wide, length);
     memset(s->q + length * padded, 0, (size_t)past * sizeof *s->q);
     memset(s->dout + length * padded, 0, (size_t)past * sizeof *s->dout);
     memset(s->dq, 0, (size_t)(length * padded + past) * sizeof *s->dq);
     memset(s->lse + length, 0, (size_t)(past / padded) * sizeof *s->lse);
     memset(s->delta + length, 0, (size_t)(past / padded) * sizeof *s->delta);
     for (int64_t i = 0; i < length; i++) {
-        const float *out = a->out + (t->first + i) * a->ldo + head * dim;
+        const float *out = a->out + (t->first + i) * a->ldo + head * wide;
         const float *dout = s->dout + i * padded;
         nib_lanes sum = nib__lanes_set(0.0f);
         int64_t d = 0;
-        for (; d + NIB_LANES <= dim; d += NIB_LANES)
+        for (; d + NIB_LANES <= wide; d += NIB_LANES)
             sum = nib__lanes_fma(nib__lanes_load(out + d), nib__lanes_load(dout + d), sum);
-        if (d < dim)
-            sum = nib__lanes_fma(nib__lanes_load_part(out + d, dim - d), nib__lanes_load(dout + d),
+        if (d < wide)
+            sum = nib__lanes_fma(nib__lanes_load_part(out + d, wide - d), nib__lanes_load(dout + d),
                                  sum);
         s->delta[i] = a->scale * nib__lanes_sum(sum);
         s->lse[i] = a->lse[(t->first + i) * a->heads + head];
     }
+}
+
+/* The sums of a key block before a head's: zeros, or those of the heads before. */
+NIB_INLINE void begin_sums(const dx_item *t, float *sums, const float *so_far, int64_t keys,
+                           bool is_first)
+{
+    if (is_first)
+        memset(sums, 0, (size_t)(SIDE * t->padded) * sizeof *sums);
+    else
+        copy_rows(sums, t->padded, so_far, t->a->ldkv, t->dim, keys);
 }
 
 NIB_INLINE void run_head(const dx_item *t, int64_t head, bool is_first)
@@ -312,19 +329,16 @@ NIB_INLINE void run_head(const dx_item *t, int64_t head, bool is_first)
         const int64_t at = (t->first + key0) * a->ldkv + t->kv_head * t->dim;
         const int64_t keys = nib__min(SIDE, t->length - key0);
         load_keys(t, key0);
-        if (is_first) {
-            memset(s->dk, 0, (size_t)(SIDE * t->padded) * sizeof *s->dk);
-            memset(s->dv, 0, (size_t)(SIDE * t->padded) * sizeof *s->dv);
-        } else {
-            copy_rows(s->dk, t->padded, a->dk + at, a->ldkv, t->dim, keys);
-            copy_rows(s->dv, t->padded, a->dv + at, a->ldkv, t->dim, keys);
-        }
+        begin_sums(t, s->dk, a->dk + at, keys, is_first);
+        if (!t->latent)
+            begin_sums(t, s->dv, a->dv + at, keys, is_first);
         /* end of the queries that see the block */
         const int64_t last = nib__attn_end(a->window, a->chunked, key0 + SIDE - 1, t->length);
         for (int64_t query0 = key0; query0 < last; query0 += SIDE)
             multiply_block(t, key0, query0);
         write_rows(a->dk + at, a->ldkv, s->dk, t->padded, t->dim, keys);
-        write_rows(a->dv + at, a->ldkv, s->dv, t->padded, t->dim, keys);
+        if (!t->latent)
+            write_rows(a->dv + at, a->ldkv, s->dv, t->padded, t->dim, keys);
     }
     write_rows(a->dq + t->first * a->ldq + head * t->dim, a->ldq, s->dq, t->padded, t->dim,
                t->length);
@@ -333,9 +347,15 @@ NIB_INLINE void run_head(const dx_item *t, int64_t head, bool is_first)
 void NIB_ATTN_DX(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch)
 {
     const int64_t kv_heads = a->cache.kv_heads, dim = a->cache.head_dim;
-    dx_item t = {.a = a, .dim = dim, .padded = nib__round_up(dim, NIB_LANES)};
+    dx_item t = {.a = a,
+                 .dim = dim,
+                 .padded = nib__round_up(dim, NIB_LANES),
+                 .wide = nib__cache_value_dim(&a->cache),
+                 .latent = a->cache.values == NULL};
     const int64_t share = a->heads / kv_heads;
     nib__attn_dx_split_scratch(&t.s, a, scratch);
+    if (t.latent)
+        t.s.vt = t.s.kt, t.s.dv = t.s.dk;
     for (int64_t item = item0; item < item1; item++) {
         const int64_t document = item / kv_heads;
         t.kv_head = item % kv_heads;
