@@ -525,7 +525,6 @@ unsigned nib__checkpoint_fused(const nib_checkpoint *cp) { return cp->fused; }
 
 size_t nib__checkpoint_stacks(const nib_checkpoint *cp) { return cp->stacks; }
 
-size_t nib__checkpoint_latents(const nib_checkpoint *cp) { return cp->latents; }
 
 const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp) { return cp->coding; }
 

@@ -106,8 +106,6 @@ unsigned nib__checkpoint_fused(const nib_checkpoint *cp);
 /* Number of stacks of experts that other programs expect in a checkpoint of this model, but the
  * writer writes expert by expert. */
 size_t nib__checkpoint_stacks(const nib_checkpoint *cp);
-/* Number of stored tensors that are read as weights of each head (latent.h). */
-size_t nib__checkpoint_latents(const nib_checkpoint *cp);
 /* Name of the dialect that stores the module's weight, from the table in weight.c; NULL: none. */
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module);
 

@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { PARTS_MAX = 3, HEADS_MAX = 65536 };
 
@@ -96,6 +97,15 @@ static int count_parts(const fused_row *row)
     return count;
 }
 
+/* The number in the name of a part, if the fused tensor has none: that of a head. */
+static int head_of(const fused_row *row, const char *name, const char *part)
+{
+    const char *number = strchr(part, '#');
+    if (row->of != NIB_FUSED_HEADS || number == NULL)
+        return 0;
+    return (int)nib__min(strtol(name + (number - part), NULL, 10), HEADS_MAX);
+}
+
 bool nib__fused_part(nib_fused_part *out, const char *name, unsigned fused)
 {
     for (size_t i = 0; i < COUNT(rows); i++) {
@@ -104,8 +114,8 @@ bool nib__fused_part(nib_fused_part *out, const char *name, unsigned fused)
             const size_t size = match_module(name + at, rows[i].parts[p]);
             if (size == 0)
                 continue;
-            out->part = p;
             out->count = count_parts(&rows[i]);
+            out->part = p + out->count * head_of(&rows[i], name + at, rows[i].parts[p]);
             return replace(out->whole, name, at, size, rows[i].whole);
         }
     }

@@ -12,7 +12,7 @@
 
 /* Bits: which weights a family stores fused, or split by head (head_norms.h). EXPERTS: gate and up
  * of an expert, fused in the stacks of experts.h, which the writer writes apart. HEADS: halves of
- * heads, which latent.h splits; only their names are here. */
+ * heads, which latent.h splits and the writer joins; only their names are here. */
 enum {
     NIB_FUSED_QKV = 1,
     NIB_FUSED_GATE_UP = 2,
@@ -27,7 +27,8 @@ enum { NIB_FUSED_NAME = 256 };
 /* One part of a fused tensor. */
 typedef struct nib_fused_part {
     char whole[NIB_FUSED_NAME]; /* the fused tensor's name */
-    int part, count;            /* part number `part` of `count` */
+    int part,
+        count; /* part number `part` of `count`; HEADS: of head h, h * count and those after */
 } nib_fused_part;
 
 /* Offset of what follows "model.layers.N." in the name; 0: the name has another form. */

@@ -180,7 +180,8 @@ nib_status nib__latent_split(nib_checkpoint *cp, nib_err *err)
                 : find_latent(&l, &before, t) ? add_halves(cp, t, &l, err)
                                               : nib__checkpoint_add_view(cp, t, err));
     }
-    cp->latents = count;
+    if (!stacked)
+        cp->fused |= NIB_FUSED_HEADS;
     char note[200];
     snprintf(
         note, sizeof note,

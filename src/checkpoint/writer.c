@@ -28,6 +28,8 @@ typedef struct entry {
     int64_t experts;    /* > 0: the first part of a stack of so many experts */
     bool follows;       /* a part other than the first */
     bool apart;         /* each row is written as a separate tensor */
+    bool turned;        /* `shape` is as stored; the bytes that are put are of its transpose */
+    char *held;         /* turned: what was put so far, as stored */
     nib_hasher *hasher; /* while bytes are missing */
     nib_hash hash;
 } entry;
@@ -74,9 +76,11 @@ void nib__writer_free(nib_writer *w)
         nib__output_abandon(w->shards[i].output);
         nib__text_free(&w->shards[i].header);
     }
-    for (size_t i = 0; i < w->count; i++)
+    for (size_t i = 0; i < w->count; i++) {
         if (w->entries[i].hasher != NULL)
             (void)nib__hasher_finish(w->entries[i].hasher);
+        nib__release(&a, w->entries[i].held);
+    }
     nib__release(&a, w->metas);
     nib__release(&a, w->entries);
     nib__arena_free(&w->arena);
@@ -161,6 +165,57 @@ static nib_status join_tensor(nib_writer *w, size_t i, const nib_fused_part *fir
         w->entries[parts[p]].follows = true;
     }
     return NIB_OK;
+}
+
+/* ---- halves of heads ---- */
+
+/* The entry of a half of head h, beside that of the keys' half of head 0; SIZE_MAX: none. */
+static size_t find_half(const nib_writer *w, size_t first, const char *half, int64_t h,
+                        const nib_name_index *names, const void *const *items)
+{
+    static const char mark[] = "k_b_proj.0";
+    char name[NIB_FUSED_NAME];
+    const char *of = w->entries[first].name, *at = strstr(of, mark);
+    const int size = snprintf(name, sizeof name, "%.*s%s_b_proj.%" PRId64 "%s", (int)(at - of), of,
+                              half, h, at + sizeof mark - 1);
+    return size < (int)sizeof name ? nib__name_index_find(names, items, name) : SIZE_MAX;
+}
+
+/* Joins all halves of heads into one tensor, [heads][nope + value][rank], if they are floats of one
+ * type that fit. Entry i is the keys' half of head 0, [rank][nope], which is stored transposed. */
+static nib_status join_heads(nib_writer *w, size_t i, const char *whole,
+                             const nib_name_index *names, const void *const *items, nib_err *err)
+{
+    entry *const first = &w->entries[i];
+    const int64_t rank = first->shape[0];
+    int64_t heads = 0;
+    for (;; heads++) {
+        const size_t k = find_half(w, i, "k", heads, names, items),
+                     v = find_half(w, i, "v", heads, names, items);
+        if (k == SIZE_MAX && v == SIZE_MAX)
+            break;
+        if (k == SIZE_MAX || v == SIZE_MAX || !nib__type_is_float(first->type) ||
+            !can_join(first, &w->entries[k]) || w->entries[k].shape[0] != rank ||
+            w->entries[v].type != first->type || w->entries[v].rank != 2 ||
+            w->entries[v].shape[1] != rank)
+            return NIB_OK;
+    }
+    entry *last = NULL;
+    for (int64_t h = 0; h < 2 * heads; h++) {
+        const bool keys = h % 2 == 0;
+        const size_t next = find_half(w, i, keys ? "k" : "v", h / 2, names, items);
+        entry *e = &w->entries[next];
+        if (keys) {
+            e->turned = true;
+            e->shape[0] = e->shape[1], e->shape[1] = rank;
+        }
+        e->follows = last != NULL;
+        if (last != NULL)
+            last->next = next;
+        last = e;
+    }
+    first->stored = nib__arena_copy(&w->arena, whole, strlen(whole));
+    return first->stored != NULL ? NIB_OK : nib__fail_memory(err, strlen(whole), "a name");
 }
 
 /* What the shares of a GGUF's stacks belong to, by the end of the stack's name. */
@@ -261,7 +316,11 @@ static nib_status join_parts(nib_writer *w, nib_err *err)
     for (size_t i = 0; i < w->count && w->fused != 0; i++) {
         nib_fused_part first;
         char name[NIB_FUSED_NAME];
-        if (nib__fused_part(&first, w->entries[i].name, w->fused) && first.part == 0)
+        const char *of = w->entries[i].name;
+        if (nib__fused_part(&first, of, w->fused & NIB_FUSED_HEADS) && first.part == 0)
+            NIB_TRY(join_heads(w, i, first.whole, &names, items, err));
+        else if (nib__fused_part(&first, of, w->fused & ~(unsigned)NIB_FUSED_HEADS) &&
+                 first.part == 0)
             NIB_TRY(join_tensor(w, i, &first, &names, items, err));
         w->entries[i].apart = (w->fused & NIB_APART_HEAD_NORMS) != 0 && w->gguf == NULL &&
                               nib__head_norm_name(name, w->entries[i].name, 0);
@@ -533,6 +592,28 @@ nib_status nib__writer_begin(nib_writer *w, const char *directory, const char *f
     return NIB_OK;
 }
 
+/* Puts the next bytes of the transpose of a stored tensor; writes all once they are complete. */
+static nib_status put_turned(nib_writer *w, entry *e, const char *bytes, size_t size, nib_err *err)
+{
+    const uint64_t width = (uint64_t)nib__type_bits(e->type) / 8, rows = (uint64_t)e->shape[0],
+                   columns = (uint64_t)e->shape[1];
+    if (e->held == NULL && (e->held = nib__calloc(&w->allocator, e->bytes, 1)) == NULL)
+        return nib__fail_memory(err, e->bytes, e->name);
+    for (uint64_t i = e->done; i < e->done + size; i++) {
+        const uint64_t at = i / width;
+        e->held[(at % rows * columns + at / rows) * width + i % width] = bytes[i - e->done];
+    }
+    e->done += size;
+    if (e->done < e->bytes)
+        return NIB_OK;
+    e->hash = nib__hash_bytes(e->held, e->bytes);
+    const nib_status status =
+        nib__output_patch(w->shards[e->shard].output, e->offset, e->held, e->bytes, err);
+    nib__release(&w->allocator, e->held);
+    e->held = NULL;
+    return status;
+}
+
 nib_status nib__writer_put(nib_writer *w, size_t tensor, const void *bytes, size_t size,
                            nib_err *err)
 {
@@ -541,6 +622,8 @@ nib_status nib__writer_put(nib_writer *w, size_t tensor, const void *bytes, size
         return nib__fail(err, NIB_FAILED,
                          "%s: %zu bytes are written after %" PRIu64 ", but its shape has %" PRIu64,
                          e->name, size, e->done, e->bytes);
+    if (e->turned)
+        return put_turned(w, e, bytes, size, err);
     if (e->hasher == NULL && e->done == 0)
         e->hasher = nib__hasher_open();
     if (e->hasher == NULL)

@@ -26,7 +26,8 @@ size_t nib__writer_add_tensor(nib_writer *writer, const char *name, nib_type typ
 
 /* Call before layout. Joins the parts of weights that `fused` (fused.h) marks into one tensor, if
  * all parts were added with the same type and width; parts are still put, counted and hashed
- * separately. In a GGUF, which requires the fused tensor, parts that differ are an error. Splits
+ * separately. In a GGUF, which requires the fused tensor, parts that differ are an error. The keys'
+ * halves of heads (latent.h) are put like any tensor, and are stored and hashed transposed. Splits
  * per-head norms (head_norms.h) into a tensor for each head. */
 void nib__writer_fuse(nib_writer *writer, unsigned fused);
 /* Call before layout. Writes one GGUF file (model.gguf in a directory) with these key/values, which

@@ -115,8 +115,8 @@ typedef struct nib_scale_dx {
 typedef struct nib_attn_dx {
     const float *q, *out, *dout; /* [m][ldq], [m][ldo], [m][ldo] */
     const float *lse;            /* [m][heads] */
-    /* [m][ldq], [m][ldkv], [m][ldkv], written. If values are the keys' first dimensions, dk includes
-     * their gradients, and dv is unused. */
+    /* [m][ldq], [m][ldkv], [m][ldkv], written. If values are the first dimensions of the keys, dk
+     * includes their gradients, and dv is unused. */
     float *dq, *dk, *dv;
     int64_t ldq, ldo, ldkv, m, heads, documents;
     const int32_t *start; /* [documents + 1] the first row of each; the last is m */

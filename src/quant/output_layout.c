@@ -592,12 +592,6 @@ static void report_unfused(const nib_output_layout *r)
                              "%zu stacks of experts are written expert by expert, as Nibble reads "
                              "them; other programs may expect the stacks",
                              stacks);
-    const size_t latents = nib__checkpoint_latents(r->job->checkpoint);
-    if (latents != 0 && r->dialect != NIB_DIALECT_GGUF)
-        nib__ledger_add_note(r->ledger, "checkpoint",
-                             "%zu tensors of all heads are written as k_b_proj and v_b_proj of "
-                             "each head, as Nibble reads them; other programs expect kv_b_proj",
-                             latents);
 }
 
 /* ---- metadata ---- */

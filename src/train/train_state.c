@@ -493,7 +493,12 @@ static nib_status copy_values(float *to, const nib_param *p, const nib_tensor *t
                          "%s: %s is %s, but the config's model has %" PRIu64 " values of f32 there",
                          path, name, t ? "of the wrong size or type" : "missing",
                          nib__param_size(p));
-    memcpy(to, t->data, (size_t)bytes);
+    if (t->stored_n == 0)
+        memcpy(to, t->data, (size_t)bytes);
+    for (int64_t j = 0; t->stored_n > 0 && j < p->columns; j++) /* a view of a transposed half */
+        for (int64_t i = 0; i < p->rows; i++)
+            memcpy(to + i * p->columns + j, t->data + (size_t)(j * t->stored_n + i) * sizeof *to,
+                   sizeof *to);
     return NIB_OK;
 }
 

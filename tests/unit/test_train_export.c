@@ -92,6 +92,37 @@ static int count_words(const char *name, const char *words)
     return count;
 }
 
+/* Trains the model, stopped and resumed, and exports it. Its checkpoint and its export have the
+ * tensor `whole` in layer 1 and none with `part` in its name, and another run starts from them. */
+static void expect_fused(const char *folder, const char *text, const char *const whole[2],
+                         const char *const part[2])
+{
+    static const char *const files[] = {"step-00000004/model.safetensors",
+                                        "model/model.safetensors"};
+    job j = {.folder = folder, .steps = 4, .stop = 2, .export_last = true};
+    char path[256], next[64];
+    write_text("config.json", text, strlen(text));
+    expect_refused(&j, NIB_CANCELLED);
+    j.stop = 0;
+    must_train(&j);
+    assert_non_null(strstr(j.log, "resuming from"));
+    snprintf(path, sizeof path, "%s/model", folder);
+    expect_model(path, NULL, NIB_TYPE_F32);
+    for (size_t i = 0; i < COUNT(files); i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        for (int w = 0; w < 2 && whole[w] != NULL; w++) {
+            assert_int_equal(count_words(path, whole[w]), 1);
+            assert_int_equal(count_words(path, part[w]), 0);
+        }
+    }
+    snprintf(next, sizeof next, "%s/step-00000002", folder);
+    snprintf(path, sizeof path, "%s", in_root(next));
+    snprintf(next, sizeof next, "%s-next", folder);
+    j = (job){.folder = next, .steps = 1, .initial_load = path};
+    must_train(&j);
+    write_text("config.json", config, sizeof config - 1);
+}
+
 /* Phi-3 trains q, k and v as separate weights, and is stored fused as transformers loads it. */
 static void test_exports_fused_weights(void **state)
 {
@@ -100,27 +131,32 @@ static void test_exports_fused_weights(void **state)
         "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
         "\"vocab_size\": 920, \"max_position_embeddings\": 64, \"pad_token_id\": 0, "
         "\"tie_word_embeddings\": false, \"torch_dtype\": \"float32\"}";
-    static const char *const files[] = {"phi/step-00000004/model.safetensors",
-                                        "phi/model/model.safetensors"};
-    job j = {.folder = "phi", .steps = 4, .stop = 2, .export_last = true};
-    char stopped[256];
     (void)state;
-    write_text("config.json", phi, sizeof phi - 1);
-    expect_refused(&j, NIB_CANCELLED);
-    j.stop = 0;
-    must_train(&j);
-    assert_non_null(strstr(j.log, "resuming from"));
-    expect_model("phi/model", NULL, NIB_TYPE_F32);
-    for (size_t i = 0; i < COUNT(files); i++) {
-        assert_int_equal(count_words(files[i], "layers.1.self_attn.qkv_proj.weight\""), 1);
-        assert_int_equal(count_words(files[i], "layers.1.mlp.gate_up_proj.weight\""), 1);
-        assert_int_equal(count_words(files[i], ".self_attn.q_proj"), 0);
-        assert_int_equal(count_words(files[i], ".mlp.up_proj"), 0);
-    }
-    snprintf(stopped, sizeof stopped, "%s", in_root("phi/step-00000002"));
-    j = (job){.folder = "phi-next", .steps = 1, .initial_load = stopped};
-    must_train(&j);
-    write_text("config.json", config, sizeof config - 1);
+    expect_fused("phi", phi,
+                 (const char *const[]){"layers.1.self_attn.qkv_proj.weight\"",
+                                       "layers.1.mlp.gate_up_proj.weight\""},
+                 (const char *const[]){".self_attn.q_proj", ".mlp.up_proj"});
+}
+
+/* DeepSeek-V3 trains the keys' and values' halves of each head, and is stored with kv_b_proj. */
+static void test_exports_halves_of_heads(void **state)
+{
+    static const char deepseek[] =
+        "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 32, \"intermediate_size\": 48, "
+        "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, "
+        "\"kv_lora_rank\": 20, \"q_lora_rank\": 12, \"qk_nope_head_dim\": 8, "
+        "\"qk_rope_head_dim\": 4, \"v_head_dim\": 6, \"n_routed_experts\": 4, \"n_group\": 1, "
+        "\"topk_group\": 1, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 16, "
+        "\"first_k_dense_replace\": 1, \"num_nextn_predict_layers\": 0, \"vocab_size\": 920, "
+        "\"max_position_embeddings\": 64, \"tie_word_embeddings\": false, "
+        "\"torch_dtype\": \"float32\"}";
+    (void)state;
+    expect_fused(
+        "latent", deepseek,
+        (const char *const[]){"layers.1.self_attn.kv_b_proj.weight\": {\"dtype\": \"F32\", "
+                              "\"shape\": [56, 20]",
+                              NULL},
+        (const char *const[]){"_b_proj.0.weight", NULL});
 }
 
 /* A norm with a weight per head is a matrix, as in transformers. */
@@ -235,6 +271,7 @@ int main(void)
         cmocka_unit_test(test_exports),
         cmocka_unit_test(test_checkpoint_is_a_model),
         cmocka_unit_test(test_exports_fused_weights),
+        cmocka_unit_test(test_exports_halves_of_heads),
         cmocka_unit_test(test_exports_head_norms_as_matrix),
         cmocka_unit_test(test_exports_head_norms_separately),
         cmocka_unit_test(test_exports_codes),

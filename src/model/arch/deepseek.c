@@ -7,6 +7,7 @@
 #include "arch.h"
 
 #include "config_rope.h"
+#include "fused.h"
 
 #include <math.h>
 
@@ -156,6 +157,7 @@ const nib_family_row nib__family_deepseek_v2 = {
     .gguf = "deepseek2",
     .keys = keys_of_v2,
     .experts = &of_v2,
+    .fused = NIB_FUSED_HEADS,
     .interleaved = true,
     .window = NIB_WINDOW_IGNORED,
     .absent = {.heads = 32,
@@ -172,8 +174,8 @@ const nib_family_row nib__family_deepseek_v2 = {
 #define LIKE_V3(name_, title_)                                                                     \
     {                                                                                              \
         .name = name_, .class_name = "DeepseekV3ForCausalLM", .title = title_,                     \
-        .gguf = "deepseek2", .keys = keys_of_v3, .experts = &of_v3, .interleaved = true,           \
-        .window = NIB_WINDOW_IGNORED,                                                              \
+        .gguf = "deepseek2", .keys = keys_of_v3, .experts = &of_v3, .fused = NIB_FUSED_HEADS,      \
+        .interleaved = true, .window = NIB_WINDOW_IGNORED,                                         \
         .absent = {.heads = 128,                                                                   \
                    .head_dim = 64,                                                                 \
                    .vocab = 129280,                                                                \
