@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Mixtures of experts in training: a mixture of one expert has the bits of a model without experts,
- * also in a micro-batch of more than one block of tokens; the bias that balances experts; logits
- * that are not finite.
+ * also in a micro-batch of more than one block of tokens; products of heads over such a micro-batch;
+ * the bias that balances experts; logits that are not finite.
  */
 #include "checkpoint_build.h"
 #include "session_handle.h"
@@ -22,18 +22,25 @@ enum { TOKENS = NIB_SUM_BLOCK + 137, VOCAB = 40 };
 
 static char root[] = "/tmp/nibble-mixture-XXXXXX";
 
-#define MODEL(type, own)                                                                           \
+#define MODEL(type, kv_heads, own)                                                                 \
     "{\"model_type\": \"" type "\", \"hidden_size\": 16, \"head_dim\": 8, "                        \
     "\"intermediate_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "            \
-    "\"num_key_value_heads\": 1, \"vocab_size\": 40, \"max_position_embeddings\": 4096, "          \
-    "\"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "                  \
-    "\"tie_word_embeddings\": false, \"torch_dtype\": \"%s\"" own "}"
+    "\"num_key_value_heads\": " kv_heads ", \"vocab_size\": 40, "                                  \
+    "\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0, "         \
+    "\"hidden_act\": \"silu\", \"tie_word_embeddings\": false, \"torch_dtype\": \"%s\"" own "}"
 
-static const char dense[] = MODEL("qwen3", "");
+static const char dense[] = MODEL("qwen3", "1", "");
 static const char experts[] =
-    MODEL("qwen3_moe",
+    MODEL("qwen3_moe", "1",
           ", \"num_experts\": %d, \"num_experts_per_tok\": %d, \"moe_intermediate_size\": 24,"
           "\"decoder_sparse_step\": 1, \"norm_topk_prob\": true, \"mlp_only_layers\": []");
+
+static const char heads[] =
+    MODEL("deepseek_v3", "2",
+          ", \"kv_lora_rank\": 12, \"q_lora_rank\": null, \"qk_nope_head_dim\": 5, "
+          "\"qk_rope_head_dim\": 4, \"v_head_dim\": 7, \"n_routed_experts\": %d, \"n_group\": 1, "
+          "\"topk_group\": 1, \"num_experts_per_tok\": %d, \"moe_intermediate_size\": 24, "
+          "\"first_k_dense_replace\": 1, \"num_nextn_predict_layers\": 0");
 
 typedef struct fixture {
     nib_engine *engine;
@@ -43,7 +50,8 @@ typedef struct fixture {
     nib_params params;
     nib_step step;
     float *weights, *gradients;
-    int32_t ids[TOKENS], targets[TOKENS], start[2];
+    int32_t ids[TOKENS], targets[TOKENS], start[3];
+    int64_t documents;
 } fixture;
 
 static void ok(nib_status status, const nib_err *err)
@@ -111,13 +119,14 @@ static void open_fixture(fixture *f, const char *json, const char *type, const c
     for (int i = 0; i < TOKENS; i++)
         f->targets[i] = f->ids[(i + 1) % TOKENS];
     f->start[1] = TOKENS;
+    f->documents = 1;
 }
 
 static double run(fixture *f)
 {
     nib_err err;
     double loss;
-    const nib_micro_batch batch = {TOKENS, 1, f->ids, f->targets, f->start};
+    const nib_micro_batch batch = {TOKENS, f->documents, f->ids, f->targets, f->start};
     ok(nib__step_cast(&f->step, f->weights, &err), &err);
     ok(nib__step_run(&f->step, f->weights, &batch, 1.0F / TOKENS, f->gradients, &loss, &err), &err);
     return loss;
@@ -185,6 +194,55 @@ static void test_one_expert(void **state)
     }
 }
 
+/* Splits the tokens into two documents, of which `first` tokens come first. */
+static void split(fixture *f, int32_t first)
+{
+    f->start[1] = first, f->start[2] = TOKENS;
+    f->documents = 2;
+}
+
+/* Two documents in either order have the same gradients but for rounding, so no block of tokens is
+ * lost. Threads change no bit. */
+static void test_heads(void **state)
+{
+    enum { FIRST = 1000, SECOND = TOKENS - FIRST };
+    static const char *const recipes[] = {NULL, "bf16", "mxfp8", "fp8dq", "fp8dq-tensor"};
+    (void)state;
+    static fixture f, g;
+    open_fixture(&f, text_of(heads, "float32", 4, 2), "f32", NULL, 2);
+    open_fixture(&g, text_of(heads, "float32", 4, 2), "f32", NULL, 2);
+    split(&f, FIRST);
+    split(&g, SECOND);
+    for (int i = 0; i < TOKENS; i++) {
+        const int to = i < FIRST ? i + SECOND : i - FIRST;
+        g.ids[to] = f.ids[i], g.targets[to] = f.targets[i];
+    }
+    const double loss = run(&f), other = run(&g);
+    assert_true(fabs(loss - other) < 1e-6 * loss);
+    for (size_t i = 0; i < f.params.count; i++) {
+        const nib_param *p = &f.params.items[i];
+        double size = 0, off = 0;
+        for (size_t j = 0; j < nib__param_size(p); j++) {
+            const double a = (double)f.gradients[p->at + j], b = (double)g.gradients[p->at + j];
+            size += a * a, off += (a - b) * (a - b);
+        }
+        if (!(sqrt(off) <= 1e-4 * sqrt(size)))
+            fail_msg("%s: %g of %g", p->name, sqrt(off), sqrt(size));
+    }
+    close_fixture(&f);
+    close_fixture(&g);
+    for (size_t r = 0; r < COUNT(recipes); r++) {
+        const char *type = r == 0 ? "f32" : "bf16", *stored = r == 0 ? "float32" : "bfloat16";
+        open_fixture(&f, text_of(heads, stored, 4, 2), type, recipes[r], 1);
+        open_fixture(&g, text_of(heads, stored, 4, 2), type, recipes[r], 3);
+        assert_true(run(&f) == run(&g));
+        assert_memory_equal(f.gradients, g.gradients,
+                            nib__load_block(&f.params.load) * sizeof(float));
+        close_fixture(&f);
+        close_fixture(&g);
+    }
+}
+
 /* Each token counts once per chosen expert. */
 static void test_counts(void **state)
 {
@@ -245,9 +303,8 @@ static int remove_root(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_expert),
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_one_expert), cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_counts),     cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_bias),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
