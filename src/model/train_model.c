@@ -120,6 +120,11 @@ static nib_status model_from_sizes(nib_config *out, const nib_train_reader *r, n
     return NIB_OK;
 }
 
+static bool is_number_above_0(const char *json)
+{
+    return strcmp(json, "null") != 0 && strspn(json, "0.") < strlen(json);
+}
+
 /* Notes keys of a model's config that matter only for training. */
 static void note_training_keys(const nib_train_reader *r, const char *text, size_t size)
 {
@@ -138,9 +143,12 @@ static void note_training_keys(const nib_train_reader *r, const char *text, size
             drops |= strcmp(key, dropouts[i]) == 0;
         line.asked = key ? nib__json_raw(&json, r->source->arena) : NULL;
         ok = line.asked != NULL;
-        if (ok && drops && strcmp(line.asked, "null") != 0 &&
-            strspn(line.asked, "0.") < strlen(line.asked))
+        if (ok && drops && is_number_above_0(line.asked))
             nib__ledger_add_setting(r->source->notes, &line, "training uses no dropout");
+        if (ok && strcmp(key, "aux_loss_alpha") == 0 && is_number_above_0(line.asked))
+            nib__ledger_add_setting(r->source->notes, &line,
+                                    "training has no loss for the balance of experts within a "
+                                    "sequence");
         if (ok && initializes && strcmp(key, "initializer_range") == 0)
             nib__ledger_add_setting(r->source->notes, &line,
                                     "weights are initialized as in torchtitan, unless "

@@ -165,6 +165,7 @@ static void note_sizes(const nib_train_reader *r)
 
 /* ---- experts ---- */
 
+/* other: how the experts are balanced instead; NULL: they are not. */
 static void note_unbalanced(const nib_train_reader *r, const char *key, const nib_config *model,
                             bool has, const char *other)
 {
@@ -174,6 +175,10 @@ static void note_unbalanced(const nib_train_reader *r, const char *key, const ni
     const nib_ledger_setting line = line_of(r, row, NIB_SETTING_NONE, NULL);
     if (model->moe.experts == 0)
         nib__ledger_add_setting(r->source->notes, &line, "the model has no experts");
+    else if (other == NULL)
+        nib__ledger_add_setting(r->source->notes, &line,
+                                "training does not balance the experts of %s",
+                                nib__arch_name(model->arch));
     else
         nib__ledger_add_setting(r->source->notes, &line, "the experts of %s are balanced by %s",
                                 nib__arch_name(model->arch), other);
@@ -182,10 +187,12 @@ static void note_unbalanced(const nib_train_reader *r, const char *key, const ni
 void nib__train_note_balance(const nib_train_reader *r, const nib_config *model)
 {
     const nib_expert_names *names = nib__family_of(model)->experts;
-    note_unbalanced(r, "model.load_balance_coeff", model, names != NULL && model->moe.sigmoid,
-                    "a loss, model.router_aux_loss_coef");
-    note_unbalanced(r, "model.router_aux_loss_coef", model, names != NULL && names->balance > 0,
-                    "a bias, model.load_balance_coeff");
+    const bool bias = names != NULL && names->choice_bias != NULL,
+               loss = names != NULL && names->balance > 0;
+    note_unbalanced(r, "model.load_balance_coeff", model, bias,
+                    loss ? "a loss, model.router_aux_loss_coef" : NULL);
+    note_unbalanced(r, "model.router_aux_loss_coef", model, loss,
+                    bias ? "a bias, model.load_balance_coeff" : NULL);
 }
 
 void nib__train_notes(const nib_train_reader *r)

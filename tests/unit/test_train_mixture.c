@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Mixtures of experts in training: a mixture of one expert has the bits of a model without experts,
- * also in a micro-batch of more than one block of tokens; products of heads over such a micro-batch;
- * the bias that balances experts; logits that are not finite.
+ * also in a micro-batch of more than one block of tokens; products of heads over such a batch; the
+ * bias that balances experts; logits that are not finite.
  */
 #include "checkpoint_build.h"
 #include "session_handle.h"
