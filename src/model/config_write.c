@@ -154,6 +154,16 @@ static void put_word(nib_jsonw *w, const nib_family_key *key, int64_t number)
     nib__jsonw_pair_string(w, key->key, word);
 }
 
+/* A number that transformers declares as a float: it refuses 30 where it expects 30.0. */
+static void put_real(nib_jsonw *w, const char *key, double value)
+{
+    char exact[32], text[40];
+    nib__format_double_exact(exact, value);
+    nib__format(text, sizeof text, "%s%s", exact, strpbrk(exact, ".e") == NULL ? ".0" : "");
+    nib__jsonw_key(w, key);
+    nib__jsonw_number(w, text);
+}
+
 static void put_family_keys(nib_jsonw *w, const nib_config *c)
 {
     const nib_family_key *keys = nib__family_of(c)->keys;
@@ -171,6 +181,8 @@ static void put_family_keys(nib_jsonw *w, const nib_config *c)
             nib__jsonw_null(w);
         } else if (keys[i].is == NIB_OWN_FLAG)
             nib__jsonw_pair_bool(w, keys[i].key, value != 0);
+        else if (keys[i].is == NIB_OWN_AS_IS)
+            put_real(w, keys[i].key, value);
         else
             nib__jsonw_pair_double(w, keys[i].key, value);
     }

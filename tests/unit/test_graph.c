@@ -48,14 +48,25 @@ static nib_config config_of(nib_arch arch)
                         .qkv_bias = arch == NIB_ARCH_QWEN2};
 }
 
-static nib_graph graph_of(nib_arch arch)
+static nib_graph graph_for(nib_config config)
 {
-    const nib_config config = config_of(arch);
     nib_graph graph;
     nib_err err = {NIB_OK, ""};
     if (nib__arch_build(&graph, &config, &arena, &plain, &err) != NIB_OK)
         fail_msg("%s", err.text);
     return graph;
+}
+
+static nib_graph graph_of(nib_arch arch) { return graph_for(config_of(arch)); }
+
+/* DeepSeek-V3's attention, with a latent vector of queries if `queries`. */
+static nib_graph latent_graph(bool queries)
+{
+    nib_config config = config_of(NIB_ARCH_DEEPSEEK_V3);
+    config.kv_heads = config.heads;
+    config.latent = (nib_latent){
+        .rank = 24, .query_rank = queries ? 20 : 0, .nope = 12, .rope = 4, .value = 10};
+    return graph_for(config);
 }
 
 static void expect_weights(const nib_graph *g, const char *const *names, size_t count)
@@ -153,12 +164,17 @@ static void test_buffers(void **state)
 
 /* ---- training ---- */
 
+static nib_training training_for(const nib_graph *g, nib_ac checkpointing)
+{
+    nib_training list;
+    assert_int_equal(nib__graph_training(&list, g, checkpointing, &arena, NULL), NIB_OK);
+    return list;
+}
+
 static nib_training training_of(nib_arch arch, nib_ac checkpointing)
 {
     const nib_graph g = graph_of(arch);
-    nib_training list;
-    assert_int_equal(nib__graph_training(&list, &g, checkpointing, &arena, NULL), NIB_OK);
-    return list;
+    return training_for(&g, checkpointing);
 }
 
 /* Every value is written once, before it is read. */
@@ -186,12 +202,15 @@ static void expect_gradients(const nib_training *list, const nib_graph *g)
     assert_non_null(has);
     for (size_t i = list->forward_end; i < list->count; i++) {
         const nib_training_node *node = &list->nodes[i];
-        const bool of_experts = node->of != NULL && node->of->op == NIB_OP_LINEAR_EXPERTS;
+        const int64_t weights = node->of == NULL                        ? 1
+                                : node->of->op == NIB_OP_LINEAR_EXPERTS ? node->of->routing->experts
+                                : node->of->op == NIB_OP_LINEAR_HEADS   ? node->of->heads
+                                                                        : 1;
         if (node->op != NIB_OP_LINEAR_DW && node->op != NIB_OP_NORM_DW &&
             node->op != NIB_OP_EMBED_DW && node->op != NIB_OP_SINKS_DW)
             continue;
-        for (int64_t e = 0; e < (of_experts ? node->of->routing->experts : 1); e++) {
-            const int64_t weight = node->weight + (of_experts ? e * node->of->weight_step : 0);
+        for (int64_t e = 0; e < weights; e++) {
+            const int64_t weight = node->weight + (e > 0 ? e * node->of->weight_step : 0);
             assert_false(has[weight]);
             has[weight] = true;
             count++;
@@ -238,6 +257,18 @@ static void test_training(void **state)
         }
     }
     assert_int_equal(not_trained, 1); /* Gemma 4, with a factor of each layer */
+}
+
+static void test_training_latent(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        const nib_graph g = latent_graph(i % 2 != 0);
+        const nib_training list = training_for(&g, (nib_ac)(i / 2));
+        expect_written_once(&list);
+        expect_gradients(&list, &g);
+        expect_kept(&list, (nib_ac)(i / 2));
+    }
 }
 
 /* Names of operations i to end, separated by spaces. */
@@ -363,6 +394,7 @@ int main(void)
         cmocka_unit_test(test_refuses_to_overwrite_a_live_value),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_training),
+        cmocka_unit_test(test_training_latent),
         cmocka_unit_test(test_training_order),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

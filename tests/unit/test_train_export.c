@@ -157,6 +157,8 @@ static void test_exports_halves_of_heads(void **state)
                               "\"shape\": [56, 20]",
                               NULL},
         (const char *const[]){"_b_proj.0.weight", NULL});
+    /* transformers refuses 1 for a float */
+    assert_int_equal(count_words("latent/model/config.json", "\"routed_scaling_factor\": 1.0"), 1);
 }
 
 /* A norm with a weight per head is a matrix, as in transformers. */
