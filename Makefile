@@ -257,6 +257,7 @@ test-gpu:
 	@if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then echo "skipped: test-gpu: no CUDA device"; \
 	elif ! command -v $(NVCC) >/dev/null; then echo "skipped: test-gpu: no nvcc"; else \
 	    $(MAKE) -s $(JOBS) CUDA=1 all test-programs && build/cuda/tests/check_kernels --row __sm && \
+	    NIBBLE_TEST_DEVICE=cuda tests/run --units build/cuda && \
 	    NIBBLE=$(CURDIR)/build/cuda/nibble tests/cli/run gpu && build/cuda/tests/check_kernels --bench-gpu; fi
 
 $(LIB): $(LIB_OBJ)

@@ -81,7 +81,14 @@ static inline opened must_open(const open_how *how)
     return o;
 }
 
-static inline bool opencl_is_here(void)
+/* The device that tests of devices use: OpenCL's, or another by NIBBLE_TEST_DEVICE, as make test-gpu does. */
+static inline const char *tested_device(void)
+{
+    const char *asked = getenv("NIBBLE_TEST_DEVICE");
+    return asked != NULL && asked[0] != 0 ? asked : "opencl";
+}
+
+static inline bool device_is_here(void)
 {
     nib_engine *engine;
     nib_err err;
@@ -90,7 +97,7 @@ static inline bool opencl_is_here(void)
         fprintf(stderr, "%s\n", err.text);
         abort();
     }
-    const bool found = nib__engine_gpu_find(engine, "opencl") != NULL;
+    const bool found = nib__engine_gpu_find(engine, tested_device()) != NULL;
     nib_engine_close(engine);
     return found;
 }

@@ -571,14 +571,16 @@ static void test_job_removed_between_drafts(void **state)
 static void test_device_samples_as_the_cpu(void **state)
 {
     enum { JOBS = 3 };
-    const open_how how = {
-        .path = "models/nibble-tales", .context = 128, .sequences = JOBS, .device = "opencl"};
+    const open_how how = {.path = "models/nibble-tales",
+                          .context = 128,
+                          .sequences = JOBS,
+                          .device = tested_device()};
     static given all[3][JOBS];
     opened o;
     (void)state;
     if (SANITIZED)
         skip_test(__func__, SKIP_SANITIZED);
-    if (!opencl_is_here())
+    if (!device_is_here())
         skip_test(__func__, SKIP_OPENCL);
     o = must_open(&how);
     for (int here = 0; here < 3; here++) { /* jobs sampled on the CPU: none, the second, all */

@@ -113,7 +113,7 @@ static void refuse_on_device(const char *directory, const nib_slot slots[2], con
 {
     nib_err err;
     const float *logits;
-    opened o = must_open(&(open_how){.path = directory, .dtype = "f32", .device = "opencl"});
+    opened o = must_open(&(open_how){.path = directory, .dtype = "f32", .device = tested_device()});
     for (size_t count = 2; count > 0; count--) {
         assert_int_equal(nib_session_step(o.session, slots, count, &logits, &err), NIB_BAD_INPUT);
         assert_string_equal(err.text, text);
@@ -141,7 +141,7 @@ static void a_router_that_is_not_finite_is_an_error(void **state)
     refused(NIB_BAD_INPUT, nib_session_step(o.session, slots, 1, &logits, &err), &err);
     assert_int_equal(nib_session_length(o.session, 0), 0);
     close_opened(&o);
-    if (opencl_is_here())
+    if (device_is_here())
         refuse_on_device(directory, slots, err.text);
     drop_directory(directory);
 }

@@ -262,7 +262,7 @@ static void test_on_device(void **state)
     (void)state;
     if (SANITIZED)
         skip_test(__func__, SKIP_SANITIZED);
-    if (!opencl_is_here())
+    if (!device_is_here())
         skip_test(__func__, SKIP_OPENCL);
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_slot slots[LONG];
@@ -280,7 +280,7 @@ static void test_on_device(void **state)
         float *want = copy_rows(logits, wanted, vocab),
               *want_hidden = copy_rows(nib_session_hidden(o.session), hidden, width);
         close_opened(&o);
-        o = open_model(cases[i].model, cases[i].recipe, "f32", "opencl");
+        o = open_model(cases[i].model, cases[i].recipe, "f32", tested_device());
         must_step(o.session, slots, LONG, &logits);
         assert_close("logits", logits, want, wanted * vocab);
         assert_close("hidden states", nib_session_hidden(o.session), want_hidden, hidden * width);

@@ -524,7 +524,7 @@ static void test_on_device(void **state)
     (void)state;
     if (SANITIZED)
         skip_test(__func__, SKIP_SANITIZED);
-    if (!opencl_is_here())
+    if (!device_is_here())
         skip_test(__func__, SKIP_OPENCL);
     for (size_t i = 0; i < COUNT(models); i++) {
         static const nib_slot slots[] = {{0, 0, 7, 0}, {0, 1, 11, 0}, {0, 2, 5, NIB_SLOT_LOGITS}};
@@ -538,7 +538,7 @@ static void test_on_device(void **state)
         must_step(o.session, slots, COUNT(slots), &logits);
         memcpy(want, logits, vocab * sizeof *want);
         close_opened(&o);
-        open_how how = {.path = path, .dtype = "f32", .device = "opencl"};
+        open_how how = {.path = path, .dtype = "f32", .device = tested_device()};
         if (i >= NEED_ALLOW) {
             assert_int_equal(try_open(&o, &how, &err), NIB_NOT_AS_ASKED);
             how.allow = (nib_strings){allow, COUNT(allow)};

@@ -87,19 +87,25 @@ static int count_copies(const opened *o)
 
 static void every_operation_may_run_on_the_host(void **state)
 {
-    static const how cases[] = {
-        {"all on the device", "opencl", NULL, NULL, NULL, NULL},
-        {"the choice", "opencl", NULL, "route_f32__ocl", "device", NULL},
-        {"sorting", "opencl", NULL, "sort_f32__ocl", "device", NULL},
-        {"dispatch", "opencl", NULL, "dispatch_f32__ocl", "device", NULL},
-        {"combine", "opencl", NULL, "combine_f32__ocl", "device", NULL},
-        {"the experts", "opencl", NULL, NULL, NULL, "*experts*=cpu"},
-        {"all but the experts", NULL, NULL, NULL, NULL, "*experts*=opencl"},
-        {"quantized experts", "opencl", "8da4w-g32", NULL, NULL, NULL},
-        {"experts that differ", "opencl", RULES, NULL, NULL, NULL},
+    static const char *const ops[] = {"route", "sort", "dispatch", "combine"};
+    char rows[COUNT(ops)][32], others[64];
+    const bool cuda = strncmp(tested_device(), "cuda", 4) == 0;
+    for (size_t i = 0; i < COUNT(ops); i++)
+        snprintf(rows[i], sizeof rows[i], "%s_f32__%s", ops[i], cuda ? "sm80" : "ocl");
+    snprintf(others, sizeof others, "*experts*=%s", tested_device());
+    const how cases[] = {
+        {"all on the device", tested_device(), NULL, NULL, NULL, NULL},
+        {"the choice", tested_device(), NULL, rows[0], "device", NULL},
+        {"sorting", tested_device(), NULL, rows[1], "device", NULL},
+        {"dispatch", tested_device(), NULL, rows[2], "device", NULL},
+        {"combine", tested_device(), NULL, rows[3], "device", NULL},
+        {"the experts", tested_device(), NULL, NULL, NULL, "*experts*=cpu"},
+        {"all but the experts", NULL, NULL, NULL, NULL, others},
+        {"quantized experts", tested_device(), "8da4w-g32", NULL, NULL, NULL},
+        {"experts that differ", tested_device(), RULES, NULL, NULL, NULL},
     };
     (void)state;
-    if (!opencl_is_here())
+    if (!device_is_here())
         skip_test(__func__, SKIP_OPENCL);
     for (size_t i = 0; i < COUNT(cases); i++) {
         const how host = {.name = "the host", .recipe = cases[i].recipe};
@@ -128,11 +134,11 @@ static void every_operation_may_run_on_the_host(void **state)
 /* Says whether a matrix takes one launch. */
 static void the_plan_says_how_experts_run(void **state)
 {
-    const how same = {.name = "alike", .device = "opencl"},
-              differ = {.name = "different", .device = "opencl", .recipe = RULES};
+    const how same = {.name = "alike", .device = tested_device()},
+              differ = {.name = "different", .device = tested_device(), .recipe = RULES};
     nib_err err;
     (void)state;
-    if (!opencl_is_here())
+    if (!device_is_here())
         skip_test(__func__, SKIP_OPENCL);
     opened o = open_on(&same, &err);
     assert_non_null(strstr(note_of(&o, "experts"), "; one launch multiplies all experts"));

@@ -314,12 +314,12 @@ static void test_on_device(void **state)
 {
     const open_how here = {.path = "tests/golden/models/exaone4_window", .dtype = "f32"};
     open_how there = here;
-    there.device = "opencl";
+    there.device = tested_device();
     there.sequences = 2;
     (void)state;
     if (SANITIZED)
         skip_test(__func__, SKIP_SANITIZED);
-    if (!opencl_is_here())
+    if (!device_is_here())
         skip_test(__func__, SKIP_OPENCL);
     opened cpu = must_open(&here), gpu = must_open(&there);
     const int64_t length = 650;
