@@ -129,6 +129,8 @@ void nib__jsonw_null(nib_jsonw *w);
 void nib__jsonw_pair_string(nib_jsonw *w, const char *key, const char *value); /* NULL: null */
 void nib__jsonw_pair_int(nib_jsonw *w, const char *key, int64_t value);
 void nib__jsonw_pair_double(nib_jsonw *w, const char *key, double value);
+/* As above, but never without a point or an exponent, for readers that tell 7.0 from 7. */
+void nib__jsonw_pair_float(nib_jsonw *w, const char *key, double value);
 void nib__jsonw_pair_bool(nib_jsonw *w, const char *key, bool value);
 void nib__jsonw_pair_doubles(nib_jsonw *w, const char *key, const double *values, int count);
 

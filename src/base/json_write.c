@@ -139,6 +139,17 @@ void nib__jsonw_double(nib_jsonw *w, double value)
     w->need_comma = true;
 }
 
+void nib__jsonw_pair_float(nib_jsonw *w, const char *key, double value)
+{
+    nib__jsonw_key(w, key);
+    const size_t begin = w->text->size;
+    nib__jsonw_double(w, value);
+    for (size_t i = begin; i < w->text->size; i++)
+        if (strchr(".en", w->text->at[i]) != NULL) /* also in null */
+            return;
+    nib__text_str(w->text, ".0");
+}
+
 static void put_word(nib_jsonw *w, const char *word)
 {
     begin(w);

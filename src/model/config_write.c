@@ -53,11 +53,11 @@ static void put_factors(nib_jsonw *w, const nib_config *c, const char *key, cons
 
 static void put_yarn(nib_jsonw *w, const nib_config *c)
 {
-    nib__jsonw_pair_double(w, "beta_fast", c->rope_fast);
-    nib__jsonw_pair_double(w, "beta_slow", c->rope_slow);
+    nib__jsonw_pair_float(w, "beta_fast", c->rope_fast);
+    nib__jsonw_pair_float(w, "beta_slow", c->rope_slow);
     nib__jsonw_pair_bool(w, "truncate", !c->rope_unrounded);
     if (c->latent.mscale != 0)
-        nib__jsonw_pair_double(w, "mscale_all_dim", c->latent.mscale);
+        nib__jsonw_pair_float(w, "mscale_all_dim", c->latent.mscale);
 }
 
 /* RoPE of layers without a window, which is proportional, and of those with one. */
@@ -68,17 +68,17 @@ static void put_two_ropes(nib_jsonw *w, const nib_config *c)
     nib__jsonw_key(w, "full_attention");
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "rope_type", nib__rope_name(c->rope));
-    nib__jsonw_pair_double(w, "rope_theta", c->rope_theta);
+    nib__jsonw_pair_float(w, "rope_theta", c->rope_theta);
     if (c->rope == NIB_ROPE_PROPORTIONAL) {
-        nib__jsonw_pair_double(w, "partial_rotary_factor",
-                               2 * (double)c->rope_pairs / (double)nib__config_rope_dims(c));
-        nib__jsonw_pair_double(w, "factor", c->rope_factor);
+        nib__jsonw_pair_float(w, "partial_rotary_factor",
+                              2 * (double)c->rope_pairs / (double)nib__config_rope_dims(c));
+        nib__jsonw_pair_float(w, "factor", c->rope_factor);
     }
     nib__jsonw_object_end(w);
     nib__jsonw_key(w, "sliding_attention");
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "rope_type", nib__rope_name(NIB_ROPE_PLAIN));
-    nib__jsonw_pair_double(w, "rope_theta", c->local_theta);
+    nib__jsonw_pair_float(w, "rope_theta", c->local_theta);
     nib__jsonw_object_end(w);
     nib__jsonw_object_end(w);
 }
@@ -91,7 +91,7 @@ static void put_rope(nib_jsonw *w, const nib_config *c)
     }
     const bool has_gain = c->rope == NIB_ROPE_YARN || c->rope == NIB_ROPE_LONGROPE;
     const bool at_top = nib__family_of(c)->only_longrope && c->rope == NIB_ROPE_LONGROPE;
-    nib__jsonw_pair_double(w, "rope_theta", c->rope_theta);
+    nib__jsonw_pair_float(w, "rope_theta", c->rope_theta);
     if (at_top) /* transformers looks for it here, and defaults to 4096 */
         nib__jsonw_pair_int(w, "original_max_position_embeddings", c->rope_original);
     const bool scales = c->query_beta > 0 && nib__family_of(c)->scales_queries;
@@ -101,15 +101,15 @@ static void put_rope(nib_jsonw *w, const nib_config *c)
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "rope_type", nib__rope_name(c->rope));
     if (c->rope != NIB_ROPE_PLAIN)
-        nib__jsonw_pair_double(w, "factor", c->rope_factor);
+        nib__jsonw_pair_float(w, "factor", c->rope_factor);
     if (c->rope == NIB_ROPE_LLAMA3) {
-        nib__jsonw_pair_double(w, "low_freq_factor", c->rope_low);
-        nib__jsonw_pair_double(w, "high_freq_factor", c->rope_high);
+        nib__jsonw_pair_float(w, "low_freq_factor", c->rope_low);
+        nib__jsonw_pair_float(w, "high_freq_factor", c->rope_high);
     }
     if (c->rope_original > 0 && !at_top)
         nib__jsonw_pair_int(w, "original_max_position_embeddings", c->rope_original);
     if (has_gain)
-        nib__jsonw_pair_double(w, "attention_factor", c->rope_gain);
+        nib__jsonw_pair_float(w, "attention_factor", c->rope_gain);
     if (c->rope == NIB_ROPE_YARN)
         put_yarn(w, c);
     if (c->rope == NIB_ROPE_LONGROPE) {
@@ -117,7 +117,7 @@ static void put_rope(nib_jsonw *w, const nib_config *c)
         put_factors(w, c, "long_factor", c->rope_long);
     }
     if (scales)
-        nib__jsonw_pair_double(w, "llama_4_scaling_beta", c->query_beta);
+        nib__jsonw_pair_float(w, "llama_4_scaling_beta", c->query_beta);
     nib__jsonw_object_end(w);
 }
 
@@ -154,16 +154,6 @@ static void put_word(nib_jsonw *w, const nib_family_key *key, int64_t number)
     nib__jsonw_pair_string(w, key->key, word);
 }
 
-/* A number that transformers declares as a float: it refuses 30 where it expects 30.0. */
-static void put_real(nib_jsonw *w, const char *key, double value)
-{
-    char exact[32], text[40];
-    nib__format_double_exact(exact, value);
-    nib__format(text, sizeof text, "%s%s", exact, strpbrk(exact, ".e") == NULL ? ".0" : "");
-    nib__jsonw_key(w, key);
-    nib__jsonw_number(w, text);
-}
-
 static void put_family_keys(nib_jsonw *w, const nib_config *c)
 {
     const nib_family_key *keys = nib__family_of(c)->keys;
@@ -181,10 +171,10 @@ static void put_family_keys(nib_jsonw *w, const nib_config *c)
             nib__jsonw_null(w);
         } else if (keys[i].is == NIB_OWN_FLAG)
             nib__jsonw_pair_bool(w, keys[i].key, value != 0);
-        else if (keys[i].is == NIB_OWN_AS_IS)
-            put_real(w, keys[i].key, value);
+        else if (keys[i].is == NIB_OWN_COUNT || keys[i].is == NIB_OWN_INVERSE_ROOT)
+            nib__jsonw_pair_double(w, keys[i].key, value); /* a whole number in transformers */
         else
-            nib__jsonw_pair_double(w, keys[i].key, value);
+            nib__jsonw_pair_float(w, keys[i].key, value);
     }
 }
 
@@ -271,11 +261,11 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
         nib__jsonw_pair_int(&w, "head_dim", c.head_dim);
     nib__jsonw_pair_int(&w, "vocab_size", c.vocab);
     nib__jsonw_pair_int(&w, "max_position_embeddings", c.context);
-    nib__jsonw_pair_double(&w, nib__eps_keys[family->eps], c.norm_eps);
+    nib__jsonw_pair_float(&w, nib__eps_keys[family->eps], c.norm_eps);
     put_rope(&w, &c);
     if (family->partial)
-        nib__jsonw_pair_double(&w, "partial_rotary_factor",
-                               (double)nib__config_rope_dims(&c) / (double)c.head_dim);
+        nib__jsonw_pair_float(&w, "partial_rotary_factor",
+                              (double)nib__config_rope_dims(&c) / (double)c.head_dim);
     nib__jsonw_pair_string(&w, "hidden_act", nib__family_act(family));
     put_family_keys(&w, &c);
     if (!always && family->biases != NIB_BIASES_OWN)
