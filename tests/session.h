@@ -81,7 +81,8 @@ static inline opened must_open(const open_how *how)
     return o;
 }
 
-/* The device that tests of devices use: OpenCL's, or another by NIBBLE_TEST_DEVICE, as make test-gpu does. */
+/* The device that tests of devices use: OpenCL's, or the one that NIBBLE_TEST_DEVICE names (make
+ * test-gpu). */
 static inline const char *tested_device(void)
 {
     const char *asked = getenv("NIBBLE_TEST_DEVICE");

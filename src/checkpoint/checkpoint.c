@@ -523,8 +523,9 @@ const char *nib__checkpoint_module(const nib_checkpoint *cp, size_t i) { return 
 
 unsigned nib__checkpoint_fused(const nib_checkpoint *cp) { return cp->fused; }
 
-size_t nib__checkpoint_stacks(const nib_checkpoint *cp) { return cp->stacks; }
+bool nib__checkpoint_prefixed(const nib_checkpoint *cp) { return cp->prefixed; }
 
+size_t nib__checkpoint_stacks(const nib_checkpoint *cp) { return cp->stacks; }
 
 const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp) { return cp->coding; }
 

@@ -103,8 +103,9 @@ const nib_ledger *nib__checkpoint_ledger(const nib_checkpoint *cp);
 nib_status nib__checkpoint_add_note(nib_checkpoint *cp, const char *note, nib_err *err);
 /* Which weights are stored fused in one tensor: bits of fused.h. */
 unsigned nib__checkpoint_fused(const nib_checkpoint *cp);
-/* Number of stacks of experts that other programs expect in a checkpoint of this model, but the
- * writer writes expert by expert. */
+/* Whether the names of the text model begin otherwise here, as in a model with images. */
+bool nib__checkpoint_prefixed(const nib_checkpoint *cp);
+/* Number of stacks of experts in the checkpoint, if other programs expect stacks of this model. */
 size_t nib__checkpoint_stacks(const nib_checkpoint *cp);
 /* Name of the dialect that stores the module's weight, from the table in weight.c; NULL: none. */
 const char *nib__checkpoint_dialect(const nib_checkpoint *cp, const char *module);

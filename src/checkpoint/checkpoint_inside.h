@@ -47,6 +47,7 @@ struct nib_checkpoint {
     unsigned fused;          /* which weights were stored fused: bits of fused.h */
     size_t stacks;           /* see nib__checkpoint_stacks */
     const char *family;      /* model_type of the text model in config.json, or NULL */
+    bool prefixed;           /* see nib__checkpoint_prefixed */
     bool alternate;          /* rows of gate and up take turns in the stacks of experts */
     const int32_t *even;     /* 0, 2, 4 and so on: where rows that take turns are stored */
     /* Buffers that replace stored bytes where a view will not do (aligned scalars, column orders,

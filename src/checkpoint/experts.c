@@ -14,12 +14,11 @@ enum { EXPERTS_MAX = 1 << 16 };
 
 /* ---- families ---- */
 
-/* Families that store stacks without .weight as x @ W needs them. In all others, rows are those of
- * a linear layer. */
-static const struct family_row {
-    const char *name;
-    bool alternate; /* columns of gate and up take turns; else all of gate come first */
-} transposed[] = {{"gpt_oss", true}, {"llama4", false}, {"llama4_text", false}};
+/* Families that publish stacks. */
+static const nib_experts_form forms[] = {{"gpt_oss", true, true, false},
+                                         {"llama4", true, false, false},
+                                         {"gemma4", false, false, false},
+                                         {"granitemoe", false, false, true}};
 
 /* What a family calls the modules of a layer, and their names here. */
 static const struct name_row {
@@ -56,6 +55,14 @@ static bool is_family(const char *model_type, const char *family)
     for (size_t i = 0; i < COUNT(ends); i++)
         found = found || strcmp(model_type + size, ends[i]) == 0;
     return found;
+}
+
+const nib_experts_form *nib__experts_form(const char *family)
+{
+    for (size_t i = 0; i < COUNT(forms); i++)
+        if (is_family(family, forms[i].family))
+            return &forms[i];
+    return NULL;
 }
 
 nib_status nib__experts_family(nib_checkpoint *cp, const char *name, const char *text, size_t size,
@@ -147,6 +154,32 @@ bool nib__experts_other_name(char out[NIB_FUSED_NAME], const char *family, const
     return replace_start(out, module, prefix->ours, prefix->theirs);
 }
 
+/* Whether a name is of the text model, in a checkpoint of others, too. */
+static bool is_of_text(const char *name)
+{
+    static const char *const starts[] = {"model.layers.", "model.embed_tokens", "model.norm.",
+                                         "lm_head."};
+    bool found = false;
+    for (size_t i = 0; i < COUNT(starts); i++)
+        found = found || strncmp(name, starts[i], strlen(starts[i])) == 0;
+    return found;
+}
+
+bool nib__experts_written_name(char out[NIB_FUSED_NAME], const char *family, bool prefixed,
+                               const char *name)
+{
+    const struct name_row *prefix = prefixed ? prefix_of(family) : NULL;
+    char inner[NIB_FUSED_NAME];
+    size_t number = 0;
+    const bool other = other_module(inner, family, name, &number);
+    if (prefix != NULL && is_of_text(name) &&
+        replace_start(out, other ? inner : name, prefix->ours, prefix->theirs))
+        return true;
+    if (other)
+        memcpy(out, inner, sizeof inner);
+    return other;
+}
+
 /* Our name of a tensor, or its own. */
 static const char *our_name(char out[NIB_FUSED_NAME], const nib_checkpoint *cp, const char *name)
 {
@@ -178,8 +211,13 @@ static nib_tensor *copy_view(nib_checkpoint *cp, const nib_tensor *t, const char
 static nib_status rename_tensors(nib_checkpoint *cp, nib_err *err)
 {
     const nib_checkpoint before = *cp;
+    const struct name_row *prefix = prefix_of(cp->family);
     char out[NIB_FUSED_NAME], a[NIB_SHOWN], b[NIB_SHOWN];
     size_t count = 0;
+    for (size_t i = 0; i < before.count; i++)
+        cp->prefixed = cp->prefixed ||
+                       (prefix != NULL &&
+                        replace_start(out, before.tensors[i]->name, prefix->theirs, prefix->ours));
     for (size_t i = 0; i < before.count; i++)
         count += our_name(out, cp, before.tensors[i]->name) == out;
     if (count == 0)
@@ -343,12 +381,11 @@ static bool has_leaf(const nib_tensor *t, const stacked *s, const char *leaf)
            memcmp(t->name + s->leaf, leaf, s->base - s->leaf) == 0;
 }
 
-static const struct family_row *find_transposed(const nib_checkpoint *cp)
+/* The family's form, if its matrices are transposed; NULL: they are those of a linear layer. */
+static const nib_experts_form *find_transposed(const nib_checkpoint *cp)
 {
-    for (size_t i = 0; i < COUNT(transposed); i++)
-        if (is_family(cp->family, transposed[i].name))
-            return &transposed[i];
-    return NULL;
+    const nib_experts_form *form = nib__experts_form(cp->family);
+    return form != NULL && form->across ? form : NULL;
 }
 
 /* Finds out whether the matrices of a stack without .weight are transposed. Of gate_up_proj and
@@ -359,7 +396,7 @@ static nib_status find_form(bool *across, nib_checkpoint *cp, const nib_tensor *
     const bool down = has_leaf(t, s, "down_proj");
     const nib_tensor *other = find_sibling(cp, t, s, down ? "gate_up_proj" : "down_proj"),
                      *up = down ? other : t, *dn = down ? t : other;
-    const struct family_row *family = find_transposed(cp);
+    const nib_experts_form *family = find_transposed(cp);
     char a[200], b[200], c[NIB_SHOWN];
     *across = family != NULL;
     if (other == NULL && cp->family == NULL)
@@ -510,7 +547,7 @@ static bool expects_stacks(const nib_checkpoint *cp)
 
 nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err)
 {
-    const struct family_row *family = find_transposed(cp);
+    const nib_experts_form *family = find_transposed(cp);
     cp->alternate = family != NULL && family->alternate; /* also in gate_up_proj of one expert */
     NIB_TRY(rename_tensors(cp, err));
     const nib_checkpoint before = *cp;

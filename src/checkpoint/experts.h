@@ -26,5 +26,17 @@ nib_status nib__experts_split(nib_checkpoint *cp, nib_err *err);
  * gpt_oss), of any number from 0 on. False: there is none of this number. */
 bool nib__experts_other_name(char out[NIB_FUSED_NAME], const char *family, const char *module,
                              size_t number);
+/* How the checkpoints that a family publishes store experts. */
+typedef struct nib_experts_form {
+    const char *family;
+    bool across;    /* matrices are transposed, as x @ W needs them */
+    bool alternate; /* rows of gate and up take turns; else all of gate come first */
+    bool dotted;    /* P.experts.NAME.weight; else P.experts.NAME, P.experts.NAME_bias */
+} nib_experts_form;
+/* NULL: one by one. */
+const nib_experts_form *nib__experts_form(const char *family);
+/* The family's name of a tensor; false: it is ours. prefixed: as nib__checkpoint_prefixed. */
+bool nib__experts_written_name(char out[NIB_FUSED_NAME], const char *family, bool prefixed,
+                               const char *name);
 
 #endif

@@ -4,57 +4,15 @@
  * is aligned to its element size without holes, which the format forbids; within a width, tensors
  * keep the order in which they were added. Every shard has all metadata, so it can be read alone.
  */
-#include "writer.h"
+#include "writer_inside.h"
 
 #include "head_norms.h"
-#include "name_index.h"
 #include "pool.h"
 #include "safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-typedef struct entry {
-    const char *name;
-    nib_type type;
-    int rank;
-    int64_t shape[NIB_RANK_MAX];
-    size_t unit, shard;
-    uint64_t bytes, done;
-    uint64_t offset;    /* in the file */
-    const char *stored; /* name in the file; in the first part of a fused tensor, its name */
-    size_t next;        /* next part of the same fused tensor or stack; SIZE_MAX: none */
-    int64_t experts;    /* > 0: the first part of a stack of so many experts */
-    bool follows;       /* a part other than the first */
-    bool apart;         /* each row is written as a separate tensor */
-    bool turned;        /* `shape` is as stored; the bytes that are put are of its transpose */
-    char *held;         /* turned: what was put so far, as stored */
-    nib_hasher *hasher; /* while bytes are missing */
-    nib_hash hash;
-} entry;
-
-typedef struct shard {
-    nib_text header; /* with the eight bytes of its size, padded to a multiple of 8 */
-    uint64_t data;   /* bytes after the header */
-    char name[64];
-    nib_output *output;
-} shard;
-
-struct nib_writer {
-    nib_allocator allocator;
-    nib_arena arena;
-    nib_meta *metas;
-    entry *entries;
-    shard *shards;
-    size_t meta_count, meta_capacity, count, capacity, shard_count;
-    const nib_gguf_head *gguf; /* NULL: safetensors */
-    const char *directory;     /* NULL: one file */
-    double sync_seconds;       /* spent finishing the files */
-    unsigned fused;            /* bits of fused.h */
-    size_t stored;             /* tensors in the files */
-    bool failed;               /* out of memory while adding */
-};
 
 nib_status nib__writer_make(nib_writer **out, const nib_allocator *a, nib_err *err)
 {
@@ -77,9 +35,11 @@ void nib__writer_free(nib_writer *w)
         nib__text_free(&w->shards[i].header);
     }
     for (size_t i = 0; i < w->count; i++) {
+        nib_collected *in = w->entries[i].in;
         if (w->entries[i].hasher != NULL)
             (void)nib__hasher_finish(w->entries[i].hasher);
-        nib__release(&a, w->entries[i].held);
+        if (in != NULL && in->first == i)
+            nib__release(&a, in->held);
     }
     nib__release(&a, w->metas);
     nib__release(&a, w->entries);
@@ -107,7 +67,7 @@ size_t nib__writer_add_tensor(nib_writer *w, const char *name, nib_type type, co
                               int rank, size_t unit)
 {
     void *entries = w->entries;
-    entry e = {.type = type, .rank = rank, .unit = unit, .next = SIZE_MAX};
+    nib_writer_entry e = {.type = type, .rank = rank, .unit = unit, .next = SIZE_MAX};
     e.name = e.stored = nib__arena_copy(&w->arena, name, strlen(name));
     for (int i = 0; i < rank; i++)
         e.shape[i] = shape[i];
@@ -125,221 +85,23 @@ void nib__writer_use_gguf(nib_writer *w, const nib_gguf_head *head) { w->gguf = 
 
 void nib__writer_fuse(nib_writer *w, unsigned fused) { w->fused = fused; }
 
-/* ---- fused tensors ---- */
-
-/* Whether a and b can be parts of one tensor. */
-static bool can_join(const entry *a, const entry *b)
+void nib__writer_family(nib_writer *w, const char *family, bool prefixed)
 {
-    bool same = a->type == b->type && a->rank == b->rank;
-    for (int i = 1; same && i < a->rank; i++)
-        same = a->shape[i] == b->shape[i];
-    return same;
+    w->family = nib__arena_copy(&w->arena, family, strlen(family));
+    w->failed = w->failed || w->family == NULL;
+    w->prefixed = prefixed;
 }
 
-/* Joins the parts of which entry i is the first into one tensor. */
-static nib_status join_tensor(nib_writer *w, size_t i, const nib_fused_part *first,
-                              const nib_name_index *names, const void *const *items, nib_err *err)
-{
-    size_t parts[4] = {i};
-    char name[NIB_FUSED_NAME] = "", shown[160];
-    for (int p = 1; p < first->count; p++) {
-        parts[p] = nib__fused_name(name, first->whole, p) ? nib__name_index_find(names, items, name)
-                                                          : SIZE_MAX;
-        if (parts[p] != SIZE_MAX && can_join(&w->entries[i], &w->entries[parts[p]]))
-            continue;
-        if (w->gguf == NULL)
-            return NIB_OK;
-        return nib__fail(
-            err, NIB_NOT_AS_ASKED,
-            "%s: a GGUF of this architecture stores it in one tensor with %s, so both must have "
-            "the same type; use the same recipe for both, or --format nibble",
-            nib__escape_name(shown, sizeof shown, w->entries[i].name, strlen(w->entries[i].name)),
-            name);
-    }
-    entry *e = &w->entries[i];
-    e->stored = nib__arena_copy(&w->arena, first->whole, strlen(first->whole));
-    if (e->stored == NULL)
-        return nib__fail_memory(err, strlen(first->whole), "a name");
-    for (int p = 1; p < first->count; p++) {
-        w->entries[parts[p - 1]].next = parts[p];
-        w->entries[parts[p]].follows = true;
-    }
-    return NIB_OK;
-}
-
-/* ---- halves of heads ---- */
-
-/* The entry of a half of head h, beside that of the keys' half of head 0; SIZE_MAX: none. */
-static size_t find_half(const nib_writer *w, size_t first, const char *half, int64_t h,
-                        const nib_name_index *names, const void *const *items)
-{
-    static const char mark[] = "k_b_proj.0";
-    char name[NIB_FUSED_NAME];
-    const char *of = w->entries[first].name, *at = strstr(of, mark);
-    const int size = snprintf(name, sizeof name, "%.*s%s_b_proj.%" PRId64 "%s", (int)(at - of), of,
-                              half, h, at + sizeof mark - 1);
-    return size < (int)sizeof name ? nib__name_index_find(names, items, name) : SIZE_MAX;
-}
-
-/* Joins all halves of heads into one tensor, [heads][nope + value][rank], if they are floats of one
- * type that fit. Entry i is the keys' half of head 0, [rank][nope], which is stored transposed. */
-static nib_status join_heads(nib_writer *w, size_t i, const char *whole,
-                             const nib_name_index *names, const void *const *items, nib_err *err)
-{
-    entry *const first = &w->entries[i];
-    const int64_t rank = first->shape[0];
-    int64_t heads = 0;
-    for (;; heads++) {
-        const size_t k = find_half(w, i, "k", heads, names, items),
-                     v = find_half(w, i, "v", heads, names, items);
-        if (k == SIZE_MAX && v == SIZE_MAX)
-            break;
-        if (k == SIZE_MAX || v == SIZE_MAX || !nib__type_is_float(first->type) ||
-            !can_join(first, &w->entries[k]) || w->entries[k].shape[0] != rank ||
-            w->entries[v].type != first->type || w->entries[v].rank != 2 ||
-            w->entries[v].shape[1] != rank)
-            return NIB_OK;
-    }
-    entry *last = NULL;
-    for (int64_t h = 0; h < 2 * heads; h++) {
-        const bool keys = h % 2 == 0;
-        const size_t next = find_half(w, i, keys ? "k" : "v", h / 2, names, items);
-        entry *e = &w->entries[next];
-        if (keys) {
-            e->turned = true;
-            e->shape[0] = e->shape[1], e->shape[1] = rank;
-        }
-        e->follows = last != NULL;
-        if (last != NULL)
-            last->next = next;
-        last = e;
-    }
-    first->stored = nib__arena_copy(&w->arena, whole, strlen(whole));
-    return first->stored != NULL ? NIB_OK : nib__fail_memory(err, strlen(whole), "a name");
-}
-
-/* What the shares of a GGUF's stacks belong to, by the end of the stack's name. */
-static const struct share_row {
-    const char *mark, *of;
-} shares[] = {{"_exps.", "expert"}, {".attn_k_b.", "head"}, {".attn_v_b.", "head"}};
-
-static const struct share_row *find_mark(const char **at, const char *name)
-{
-    for (size_t i = 0; i < COUNT(shares); i++)
-        if ((*at = strstr(name, shares[i].mark)) != NULL)
-            return &shares[i];
-    return NULL;
-}
-
-/* What a share's number counts: "expert". */
-static const char *owner_of(const char *name)
-{
-    const char *at;
-    return find_mark(&at, name)->of;
-}
-
-/* The name of a GGUF's stack, if the name is that of a share of one (renames.h), and its number;
- * -1: it is not. beside: the name of share number `other`. */
-static int64_t find_share(char whole[NIB_FUSED_NAME], char beside[NIB_FUSED_NAME], int64_t other,
-                          const char *name)
-{
-    const char *found;
-    const struct share_row *row = find_mark(&found, name);
-    if (row == NULL)
-        return -1;
-    const char *number = found + strlen(row->mark);
-    const size_t digits = strspn(number, "0123456789"), before = (size_t)(number - name);
-    if (digits == 0 || digits > 9 || number[digits] != '.' || strlen(name) >= NIB_FUSED_NAME - 12)
-        return -1;
-    snprintf(whole, NIB_FUSED_NAME, "%.*s%s", (int)(before - 1), name, number + digits);
-    snprintf(beside, NIB_FUSED_NAME, "%.*s%" PRId64 "%s", (int)before, name, other,
-             number + digits);
-    return strtol(number, NULL, 10);
-}
-
-/* Joins the shares of which entry i is the first into one stack. */
-static nib_status join_experts(nib_writer *w, size_t i, const nib_name_index *names,
-                               const void *const *items, nib_err *err)
-{
-    char whole[NIB_FUSED_NAME], share[NIB_FUSED_NAME], shown[160];
-    entry *e = &w->entries[i], *last = e;
-    for (e->experts = 1;; e->experts++) {
-        (void)find_share(whole, share, e->experts, e->name);
-        const size_t next = nib__name_index_find(names, items, share);
-        if (next == SIZE_MAX)
-            break;
-        if (!can_join(e, &w->entries[next]) || e->shape[0] != w->entries[next].shape[0])
-            return nib__fail(err, NIB_NOT_AS_ASKED,
-                             "%s: a GGUF stores all %ss in one tensor, so this one must have "
-                             "the type and shape of %s 0; use the same recipe for all of them, "
-                             "or --format nibble",
-                             nib__escape_name(shown, sizeof shown, share, strlen(share)),
-                             owner_of(e->name), owner_of(e->name));
-        last->next = next;
-        last = &w->entries[next];
-        last->follows = true;
-    }
-    e->stored = nib__arena_copy(&w->arena, whole, strlen(whole));
-    return e->stored != NULL ? NIB_OK : nib__fail_memory(err, strlen(whole), "a name");
-}
-
-/* Joins the experts of a GGUF's stacks. */
-static nib_status join_stacks(nib_writer *w, const nib_name_index *names, const void *const *items,
-                              nib_err *err)
-{
-    char whole[NIB_FUSED_NAME], share[NIB_FUSED_NAME], shown[160];
-    for (size_t i = 0; i < w->count; i++)
-        if (find_share(whole, share, 0, w->entries[i].name) == 0)
-            NIB_TRY(join_experts(w, i, names, items, err));
-    for (size_t i = 0; i < w->count; i++) {
-        const entry *e = &w->entries[i];
-        if (find_share(whole, share, 0, e->name) > 0 && !e->follows)
-            return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: a GGUF stores all %ss in one tensor, and one before this is "
-                             "missing",
-                             nib__escape_name(shown, sizeof shown, e->name, strlen(e->name)),
-                             owner_of(e->name));
-    }
-    return NIB_OK;
-}
-
-static nib_status join_parts(nib_writer *w, nib_err *err)
-{
-    nib_name_index names;
-    const void **items = nib__arena_take(&w->arena, w->count, sizeof *items);
-    if (items == NULL || !nib__name_index_init(&names, &w->arena, w->count))
-        return nib__fail_memory(err, w->count * sizeof *items, "the list of tensors");
-    for (size_t i = 0; i < w->count; i++) {
-        items[i] = &w->entries[i];
-        nib__name_index_add(&names, items, i);
-    }
-    for (size_t i = 0; i < w->count && w->fused != 0; i++) {
-        nib_fused_part first;
-        char name[NIB_FUSED_NAME];
-        const char *of = w->entries[i].name;
-        if (nib__fused_part(&first, of, w->fused & NIB_FUSED_HEADS) && first.part == 0)
-            NIB_TRY(join_heads(w, i, first.whole, &names, items, err));
-        else if (nib__fused_part(&first, of, w->fused & ~(unsigned)NIB_FUSED_HEADS) &&
-                 first.part == 0)
-            NIB_TRY(join_tensor(w, i, &first, &names, items, err));
-        w->entries[i].apart = (w->fused & NIB_APART_HEAD_NORMS) != 0 && w->gguf == NULL &&
-                              nib__head_norm_name(name, w->entries[i].name, 0);
-    }
-    if (w->gguf != NULL)
-        NIB_TRY(join_stacks(w, &names, items, err));
-    for (size_t i = 0; i < w->count; i++)
-        w->stored += !w->entries[i].follows;
-    return NIB_OK;
-}
+size_t nib__writer_unjoined(const nib_writer *w) { return w->unjoined; }
 
 /* The next part of the same tensor; NULL: e is the last. */
-static entry *next_part(nib_writer *w, const entry *e)
+static nib_writer_entry *next_part(nib_writer *w, const nib_writer_entry *e)
 {
     return e->next == SIZE_MAX ? NULL : &w->entries[e->next];
 }
 
 /* Bytes of the whole tensor that begins with part e; *rows: its rows. */
-static uint64_t stored_bytes(nib_writer *w, const entry *e, int64_t *rows)
+static uint64_t stored_bytes(nib_writer *w, const nib_writer_entry *e, int64_t *rows)
 {
     uint64_t bytes = 0;
     *rows = 0;
@@ -351,7 +113,7 @@ static uint64_t stored_bytes(nib_writer *w, const entry *e, int64_t *rows)
 }
 
 /* Sets the offsets of consecutive parts from `at` on; returns the end. */
-static uint64_t assign_offsets(nib_writer *w, entry *e, uint64_t at)
+static uint64_t assign_offsets(nib_writer *w, nib_writer_entry *e, uint64_t at)
 {
     for (; e != NULL; e = next_part(w, e)) {
         e->offset = at;
@@ -379,7 +141,7 @@ static size_t assign_shards(nib_writer *w, uint64_t limit)
         }
         used += unit;
         for (; i < end; i++)
-            for (entry *e = &w->entries[i]; e != NULL && !w->entries[i].follows;
+            for (nib_writer_entry *e = &w->entries[i]; e != NULL && !w->entries[i].follows;
                  e = next_part(w, e))
                 e->shard = shards;
     }
@@ -387,14 +149,17 @@ static size_t assign_shards(nib_writer *w, uint64_t limit)
 }
 
 /* Number of tensors that an entry is written as; stored_name returns the name of tensor i. */
-static int64_t count_tensors(const entry *e) { return e->apart && e->rank == 2 ? e->shape[0] : 1; }
+static int64_t count_tensors(const nib_writer_entry *e)
+{
+    return e->apart && e->rank == 2 ? e->shape[0] : 1;
+}
 
-static const char *stored_name(char out[NIB_FUSED_NAME], const entry *e, int64_t i)
+static const char *stored_name(char out[NIB_FUSED_NAME], const nib_writer_entry *e, int64_t i)
 {
     return e->apart && nib__head_norm_name(out, e->name, i) ? out : e->stored;
 }
 
-static void write_entry(nib_jsonw *json, const char *name, const entry *e, int64_t rows,
+static void write_entry(nib_jsonw *json, const char *name, const nib_writer_entry *e, int64_t rows,
                         uint64_t begin, uint64_t end)
 {
     nib__jsonw_key(json, name);
@@ -402,7 +167,9 @@ static void write_entry(nib_jsonw *json, const char *name, const entry *e, int64
     nib__jsonw_pair_string(json, "dtype", nib__type_stored_name(e->type));
     nib__jsonw_key(json, "shape");
     nib__jsonw_array(json);
-    for (int i = e->apart ? e->rank - 1 : 0; i < e->rank; i++)
+    for (int i = 0; i < e->whole_rank; i++)
+        nib__jsonw_int(json, e->whole[i]);
+    for (int i = e->apart ? e->rank - 1 : 0; i < e->rank && e->whole_rank == 0; i++)
         nib__jsonw_int(json, i == 0 ? rows : e->shape[i]);
     nib__jsonw_array_end(json);
     nib__jsonw_key(json, "data_offsets");
@@ -417,7 +184,7 @@ static void write_entry(nib_jsonw *json, const char *name, const entry *e, int64
 static void lay_out_shard(nib_writer *w, size_t s)
 {
     static const int widths[] = {64, 32, 16, 8, 6, 4};
-    shard *to = &w->shards[s];
+    nib_writer_shard *to = &w->shards[s];
     char name[NIB_FUSED_NAME];
     nib_jsonw json;
     nib__text_init(&to->header, &w->allocator);
@@ -431,7 +198,7 @@ static void lay_out_shard(nib_writer *w, size_t s)
     nib__jsonw_object_end(&json);
     for (size_t b = 0; b < COUNT(widths); b++)
         for (size_t i = 0; i < w->count; i++) {
-            entry *e = &w->entries[i];
+            nib_writer_entry *e = &w->entries[i];
             int64_t rows;
             if (e->shard != s || nib__type_bits(e->type) != widths[b] || e->follows)
                 continue;
@@ -450,13 +217,13 @@ static void lay_out_shard(nib_writer *w, size_t s)
 
 /* Computes offsets in a GGUF: tensors in the order they were added, each aligned. The gaps are
  * zeros, because begin extends the file to its full length before any data is written. */
-static nib_status lay_out_gguf(nib_writer *w, shard *to, nib_err *err)
+static nib_status lay_out_gguf(nib_writer *w, nib_writer_shard *to, nib_err *err)
 {
     char shown[160];
     nib__text_init(&to->header, &w->allocator);
     nib__gguf_begin(&to->header, w->gguf, w->stored);
     for (size_t i = 0; i < w->count; i++) {
-        entry *e = &w->entries[i];
+        nib_writer_entry *e = &w->entries[i];
         const size_t length = strlen(e->stored);
         int64_t shape[NIB_RANK_MAX];
         if (e->follows)
@@ -497,7 +264,7 @@ static nib_status lay_out_gguf(nib_writer *w, shard *to, nib_err *err)
     return to->header.failed ? nib__fail_memory(err, to->header.size, "a header") : NIB_OK;
 }
 
-static nib_status check_header(nib_writer *w, shard *s, nib_err *err)
+static nib_status check_header(nib_writer *w, nib_writer_shard *s, nib_err *err)
 {
     if (s->header.failed)
         return nib__fail_memory(err, s->header.size, "a header");
@@ -539,7 +306,7 @@ nib_status nib__writer_layout(nib_writer *w, uint64_t shard_limit, nib_err *err)
 {
     if (w->failed)
         return nib__fail_memory(err, w->count * sizeof *w->entries, "the list of tensors");
-    NIB_TRY(join_parts(w, err));
+    NIB_TRY(nib__writer_join(w, err));
     NIB_TRY(check_names(w, err));
     const size_t count = assign_shards(w, w->gguf != NULL ? 0 : shard_limit);
     w->shards = nib__arena_take(&w->arena, count, sizeof *w->shards);
@@ -581,7 +348,7 @@ nib_status nib__writer_begin(nib_writer *w, const char *directory, const char *f
     if (directory != NULL && w->directory == NULL)
         return nib__fail_memory(err, strlen(directory), "a path");
     for (size_t i = 0; i < w->shard_count; i++) {
-        shard *s = &w->shards[i];
+        nib_writer_shard *s = &w->shards[i];
         const char *path = file != NULL ? file : nib__path_join(&w->arena, directory, s->name);
         if (path == NULL)
             return nib__fail_memory(err, strlen(s->name), "a path");
@@ -592,38 +359,60 @@ nib_status nib__writer_begin(nib_writer *w, const char *directory, const char *f
     return NIB_OK;
 }
 
-/* Puts the next bytes of the transpose of a stored tensor; writes all once they are complete. */
-static nib_status put_turned(nib_writer *w, entry *e, const char *bytes, size_t size, nib_err *err)
+/* Writes the collected parts, and hashes each from its first byte to its last, as a reader finds it
+ * there. */
+static nib_status write_collected(nib_writer *w, nib_collected *c, nib_err *err)
 {
-    const uint64_t width = (uint64_t)nib__type_bits(e->type) / 8, rows = (uint64_t)e->shape[0],
-                   columns = (uint64_t)e->shape[1];
-    if (e->held == NULL && (e->held = nib__calloc(&w->allocator, e->bytes, 1)) == NULL)
-        return nib__fail_memory(err, e->bytes, e->name);
-    for (uint64_t i = e->done; i < e->done + size; i++) {
-        const uint64_t at = i / width;
-        e->held[(at % rows * columns + at / rows) * width + i % width] = bytes[i - e->done];
+    const nib_writer_entry *first = &w->entries[c->first];
+    for (nib_writer_entry *e = &w->entries[c->first]; e != NULL && e->in == c;
+         e = next_part(w, e)) {
+        const uint64_t width = (uint64_t)nib__type_bits(e->type) / 8;
+        const int64_t rows = (int64_t)(e->bytes / width) / e->columns,
+                      span = (rows - 1) * e->down + (e->columns - 1) * e->across + 1;
+        e->hash = nib__hash_bytes(c->held + (uint64_t)e->start * width, (uint64_t)span * width);
+    }
+    const nib_status status =
+        nib__output_patch(w->shards[first->shard].output, first->offset, c->held, c->bytes, err);
+    nib__release(&w->allocator, c->held);
+    c->held = NULL;
+    return status;
+}
+
+/* Puts the next bytes of a part whose elements lie among others. */
+static nib_status put_among(nib_writer *w, nib_writer_entry *e, const char *bytes, size_t size,
+                            nib_err *err)
+{
+    nib_collected *c = e->in;
+    const uint64_t width = (uint64_t)nib__type_bits(e->type) / 8;
+    if (c->held == NULL && (c->held = nib__calloc(&w->allocator, c->bytes, 1)) == NULL)
+        return nib__fail_memory(err, c->bytes, e->name);
+    const uint64_t end = e->done + size;
+    int64_t row = (int64_t)(e->done / width) / e->columns,
+            column = (int64_t)(e->done / width) % e->columns;
+    for (uint64_t at = e->done; at < end; column++) { /* pieces may end within an element */
+        const uint64_t into = at % width, left = end - at,
+                       some = width - into < left ? width - into : left;
+        if (column == e->columns)
+            row++, column = 0;
+        const int64_t to = e->start + row * e->down + column * e->across;
+        memcpy(c->held + (uint64_t)to * width + into, bytes + (at - e->done), (size_t)some);
+        at += some;
     }
     e->done += size;
-    if (e->done < e->bytes)
-        return NIB_OK;
-    e->hash = nib__hash_bytes(e->held, e->bytes);
-    const nib_status status =
-        nib__output_patch(w->shards[e->shard].output, e->offset, e->held, e->bytes, err);
-    nib__release(&w->allocator, e->held);
-    e->held = NULL;
-    return status;
+    c->done += size;
+    return c->done == c->bytes ? write_collected(w, c, err) : NIB_OK;
 }
 
 nib_status nib__writer_put(nib_writer *w, size_t tensor, const void *bytes, size_t size,
                            nib_err *err)
 {
-    entry *e = &w->entries[tensor];
+    nib_writer_entry *e = &w->entries[tensor];
     if (size > e->bytes - e->done)
         return nib__fail(err, NIB_FAILED,
                          "%s: %zu bytes are written after %" PRIu64 ", but its shape has %" PRIu64,
                          e->name, size, e->done, e->bytes);
-    if (e->turned)
-        return put_turned(w, e, bytes, size, err);
+    if (e->in != NULL)
+        return put_among(w, e, bytes, size, err);
     if (e->hasher == NULL && e->done == 0)
         e->hasher = nib__hasher_open();
     if (e->hasher == NULL)
@@ -659,7 +448,7 @@ static nib_status write_index(nib_writer *w, nib_err *err)
     nib__jsonw_key(&json, "weight_map");
     nib__jsonw_object(&json);
     for (size_t i = 0; i < w->count; i++) {
-        const entry *e = &w->entries[i];
+        const nib_writer_entry *e = &w->entries[i];
         for (int64_t t = 0; t < count_tensors(e) && !e->follows; t++)
             nib__jsonw_pair_string(&json, stored_name(name, e, t), w->shards[e->shard].name);
     }
@@ -676,7 +465,7 @@ static nib_status write_index(nib_writer *w, nib_err *err)
 nib_status nib__writer_finish(nib_writer *w, nib_err *err)
 {
     for (size_t i = 0; i < w->count; i++) {
-        entry *e = &w->entries[i];
+        nib_writer_entry *e = &w->entries[i];
         if (e->bytes == 0)
             e->hash = nib__hash_bytes("", 0);
         else if (e->done != e->bytes)

@@ -198,6 +198,7 @@ static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *r
         job->norm_shift = -nib__rename_norm_offset(nib__family_of(&w->model->net.config)->gguf);
     job->fused = w->model->net.unknown ? nib__checkpoint_fused(w->model->net.checkpoint)
                                        : nib__family_of(&w->model->net.config)->fused;
+    job->family = w->model->net.unknown ? NULL : nib__arch_name(w->model->net.config.arch);
     job->config = w->config.at;
     job->checkpoint = w->model->net.checkpoint;
     job->layers = w->layers;

@@ -586,12 +586,20 @@ static void report_unfused(const nib_output_layout *r)
                              "%zu weights are written as separate tensors, as Nibble reads them; "
                              "other programs expect them fused, for example as %s",
                              count, nib__escape_string(a, first.whole));
-    const size_t stacks = nib__checkpoint_stacks(r->job->checkpoint);
+}
+
+/* Reports experts that other programs expect in stacks. */
+static void report_unstacked(const nib_output_layout *r)
+{
+    const size_t stacks = r->dialect == NIB_DIALECT_FLOAT && r->job->family != NULL
+                              ? nib__writer_unjoined(r->writer)
+                              : nib__checkpoint_stacks(r->job->checkpoint);
     if (stacks != 0 && r->dialect != NIB_DIALECT_GGUF)
         nib__ledger_add_note(r->ledger, "checkpoint",
-                             "%zu stacks of experts are written expert by expert, as Nibble reads "
-                             "them; other programs may expect the stacks",
-                             stacks);
+                             "%zu stack%s of experts %s written expert by expert, as Nibble reads "
+                             "them; other programs may expect %s",
+                             stacks, stacks > 1 ? "s" : "", stacks > 1 ? "are" : "is",
+                             stacks > 1 ? "the stacks" : "the stack");
 }
 
 /* ---- metadata ---- */
@@ -687,6 +695,8 @@ nib_status nib__output_layout_make(nib_output_layout *r, uint64_t shard_limit)
     nib__writer_fuse(r->writer, r->fuses ? r->job->fused : r->job->fused & NIB_APART_HEAD_NORMS);
     if (r->dialect == NIB_DIALECT_GGUF)
         nib__writer_use_gguf(r->writer, r->job->gguf);
+    if (r->dialect == NIB_DIALECT_FLOAT && r->job->family != NULL)
+        nib__writer_family(r->writer, r->job->family, nib__checkpoint_prefixed(r->job->checkpoint));
     NIB_TRY(list_stored(r));
     NIB_TRY(list_shared(r));
     report_kept_types(r);
@@ -700,5 +710,7 @@ nib_status nib__output_layout_make(nib_output_layout *r, uint64_t shard_limit)
                                               &r->job->extras[i].count, 1, ++r->unit);
     keep_metadata(r);
     NIB_TRY(name_weights(r));
-    return nib__writer_layout(r->writer, shard_limit, r->err);
+    NIB_TRY(nib__writer_layout(r->writer, shard_limit, r->err));
+    report_unstacked(r);
+    return NIB_OK;
 }

@@ -332,8 +332,10 @@ static nib_status write_blocks(nib_writer *w, const char *path, const nib_params
 {
     char hash[33];
     nib__writer_add_meta(w, "format", "pt");
-    if (*blocks[0].prefix == 0) /* a model that other tools read, too */
+    if (*blocks[0].prefix == 0) { /* a model that other tools read, too */
         nib__writer_fuse(w, nib__family_of(config)->fused);
+        nib__writer_family(w, nib__arch_name(config->arch), false);
+    }
     for (size_t b = 0; b < count; b++)
         add_tensors(w, params, &blocks[b], type);
     NIB_TRY(nib__writer_layout(w, 0, err));
@@ -483,6 +485,20 @@ nib_status nib__state_write(nib_trainer *t, const char *directory, nib_err *err)
 
 /* ---- reading ---- */
 
+/* Copies values that are stored transposed, or in other rows. */
+static void copy_view(float *to, const nib_param *p, const nib_tensor *t)
+{
+    const bool matrix = t->rank > 1;
+    const int64_t rows = matrix ? p->rows : p->columns, columns = matrix ? p->columns : 1,
+                  down = t->stored_n > 0 ? 1 : columns, across = t->stored_n > 0 ? t->stored_n : 1;
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t row = t->rows != NULL ? t->rows[i] : i;
+        for (int64_t j = 0; j < columns; j++)
+            memcpy(to + i * columns + j, t->data + (size_t)(row * down + j * across) * sizeof *to,
+                   sizeof *to);
+    }
+}
+
 /* Copies a parameter's stored values; t NULL: the tensor is missing. */
 static nib_status copy_values(float *to, const nib_param *p, const nib_tensor *t, const char *path,
                               const char *name, nib_err *err)
@@ -493,12 +509,10 @@ static nib_status copy_values(float *to, const nib_param *p, const nib_tensor *t
                          "%s: %s is %s, but the config's model has %" PRIu64 " values of f32 there",
                          path, name, t ? "of the wrong size or type" : "missing",
                          nib__param_size(p));
-    if (t->stored_n == 0)
+    if (t->stored_n == 0 && t->rows == NULL)
         memcpy(to, t->data, (size_t)bytes);
-    for (int64_t j = 0; t->stored_n > 0 && j < p->columns; j++) /* a view of a transposed half */
-        for (int64_t i = 0; i < p->rows; i++)
-            memcpy(to + i * p->columns + j, t->data + (size_t)(j * t->stored_n + i) * sizeof *to,
-                   sizeof *to);
+    else /* a view of what lies among other values */
+        copy_view(to, p, t);
     return NIB_OK;
 }
 

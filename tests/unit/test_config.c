@@ -801,7 +801,7 @@ static void test_write_divisors(void **state)
     nib__text_init(&text, &a);
     assert_int_equal(nib__config_write(&text, &p.config, &err), NIB_OK);
     assert_non_null(strstr(text.at, "\"rope_type\": \"llama3\""));
-    assert_non_null(strstr(text.at, "\"factor\": 32,"));
+    assert_non_null(strstr(text.at, "\"factor\": 32.0,"));
     p.config.rope = NIB_ROPE_LINEAR; /* also scaled */
     nib__text_clear(&text);
     refused(NIB_UNSUPPORTED, nib__config_write(&text, &p.config, &err), &err);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checkpoints written from stacks of experts (experts.c): experts are written one by one, and their
- * tensors equal those written from a checkpoint that stores them so.
+ * Checkpoints written from stacks of experts (experts.c). Codes are written expert by expert, and
+ * equal those written from a checkpoint that stores them so. Floats of a known family get its
+ * stacks and names again, whatever the source's form.
  */
 #include "experts.h"
 #include "verify.h"
@@ -32,10 +33,12 @@ static const char *const configs[FORMS] = {
     "{\"model_type\":\"gpt_oss\"}", "{\"model_type\":\"qwen3_5_moe\"}"};
 static const char *const leaves[] = {"gate_proj", "up_proj", "down_proj"};
 
+static float up[E * 2 * I * D], down[E * D * I], bias[E * 2 * I]; /* as the last form stores them */
+
 /* Writes and opens a checkpoint of this form. All have the same values. */
 static void make_form(made *m, form f)
 {
-    static float up[E * 2 * I * D], down[E * D * I], bias[E * 2 * I], one[3 * E][2 * I * D];
+    static float one[3 * E][2 * I * D];
     static char names[3 * E][2][100];
     part parts[6 * E] = {{NULL}};
     size_t count = 0;
@@ -74,7 +77,8 @@ static void make_form(made *m, form f)
 }
 
 /* Rewrites all weights; scheme NULL: converts them to floats in safetensors. */
-static void rewrite(const made *m, const char *out, const char *scheme, const char *format)
+static void rewrite(const made *m, const char *out, const char *scheme, const char *format,
+                    const char *family)
 {
     nib_quantize_layer layers[MOST];
     const size_t count = nib__checkpoint_module_count(m->cp);
@@ -90,12 +94,13 @@ static void rewrite(const made *m, const char *out, const char *scheme, const ch
                                .out = out,
                                .format = format,
                                .convert = scheme == NULL,
+                               .family = family,
                                .force = true});
     expect(&d, NIB_OK);
     bool said = false;
     for (size_t i = 0; i < d.ledger.note_count; i++)
         said = said || strstr(d.ledger.notes[i].text, "expert by expert") != NULL;
-    assert_int_equal(said, nib__checkpoint_stacks(m->cp) > 0);
+    assert_int_equal(said, nib__checkpoint_stacks(m->cp) > 0 && family == NULL);
     free_done(&d);
 }
 
@@ -131,7 +136,7 @@ static void test_written(void **state)
             make_form(&m, (form)f);
             assert_int_equal(nib__checkpoint_stacks(m.cp), f == ONE_BY_ONE ? 0 : 2);
             rewrite(&m, at(f == ONE_BY_ONE ? plain : out, f == ONE_BY_ONE ? "plain" : "out"),
-                    cases[c].scheme, cases[c].format);
+                    cases[c].scheme, cases[c].format, NULL);
             if (f != ONE_BY_ONE)
                 expect_same(out, at(plain, "plain"));
             if (f == TURNS) {
@@ -139,9 +144,9 @@ static void test_written(void **state)
                 const nib_tensor *t = nib__checkpoint_find(cp, EXPERTS "1.up_proj.bias");
                 assert_non_null(t);
                 for (int i = 0; i < I; i++) {
-                    float bias;
-                    memcpy(&bias, t->data + sizeof bias * (size_t)i, sizeof bias);
-                    assert_true(bias == value(1, 1, i, 99));
+                    float stored;
+                    memcpy(&stored, t->data + sizeof stored * (size_t)i, sizeof stored);
+                    assert_true(stored == value(1, 1, i, 99));
                 }
                 nib__checkpoint_close(cp);
             }
@@ -152,11 +157,92 @@ static void test_written(void **state)
     drop(at(path, "plain"));
 }
 
+static bool holds(const char *file, size_t size, const void *bytes, size_t count)
+{
+    return memmem(file, size, bytes, count) != NULL;
+}
+
+/* Floats: the stacks of the family, byte for byte, under its names. */
+static void test_joined(void **state)
+{
+    static const struct {
+        form form;
+        const char *family, *gate_up, *down;
+        bool biased;
+    } cases[] = {{HALVES, "llama4_text", "model.layers.0.feed_forward.experts.gate_up_proj",
+                  "model.layers.0.feed_forward.experts.down_proj", false},
+                 {TURNS, "gpt_oss", EXPERTS "gate_up_proj", EXPERTS "down_proj", true},
+                 {ROWS, "granitemoe", "model.layers.0.block_sparse_moe.input_linear.weight",
+                  "model.layers.0.block_sparse_moe.output_linear.weight", false},
+                 {ONE_BY_ONE, "qwen3_moe", EXPERTS "0.gate_proj.weight",
+                  EXPERTS "1.down_proj.weight", false}};
+    char out[512], path[600], name[100];
+    (void)state;
+    for (size_t c = 0; c < COUNT(cases); c++) {
+        made m;
+        char *file;
+        size_t size;
+        nib_err err;
+        make_form(&m, cases[c].form);
+        rewrite(&m, at(out, "out"), NULL, "safetensors", cases[c].family);
+        snprintf(path, sizeof path, "%s/model.safetensors", out);
+        assert_int_equal(nib__file_read(&file, &size, path, 1 << 24, &heap, &err), NIB_OK);
+        for (int i = 0; i < 2; i++) {
+            snprintf(name, sizeof name, "\"%s\"", i == 0 ? cases[c].gate_up : cases[c].down);
+            if (!holds(file, size, name, strlen(name)))
+                fail_msg("%s: %s is missing", cases[c].family, name);
+        }
+        const bool stacks = cases[c].form != ONE_BY_ONE;
+        assert_int_equal(holds(file, size, "experts.0.", 10), !stacks);
+        assert_int_equal(holds(file, size, up, sizeof up), stacks);
+        assert_int_equal(holds(file, size, down, sizeof down), stacks);
+        assert_int_equal(holds(file, size, bias, sizeof bias), cases[c].biased);
+        nib__release(&heap, file);
+        drop_checkpoint(&m);
+        drop(out);
+    }
+}
+
+/* Experts of two types stay apart, and this is said. */
+static void test_unlike(void **state)
+{
+    static float gate[I * D];
+    static const uint16_t half[I * D];
+    const part parts[] = {{EXPERTS "0.gate_proj.weight", "F32", 2, {I, D}, gate},
+                          {EXPERTS "0.up_proj.weight", "F32", 2, {I, D}, gate},
+                          {EXPERTS "1.gate_proj.weight", "F32", 2, {I, D}, gate},
+                          {EXPERTS "1.up_proj.weight", "BF16", 2, {I, D}, half}};
+    nib_quantize_layer layers[COUNT(parts)];
+    char out[512];
+    made m;
+    done d;
+    (void)state;
+    if (make_checkpoint(&m, configs[TURNS], parts, COUNT(parts)) != NIB_OK)
+        fail_msg("%s", m.err.text);
+    for (size_t i = 0; i < COUNT(parts); i++) {
+        layers[i] = layer(nib__checkpoint_module(m.cp, i), "bf16");
+        layers[i].choice.keep = true;
+    }
+    run_job(&d, m.dir,
+            (nib_quantize_job){.layers = layers,
+                               .count = COUNT(parts),
+                               .out = at(out, "out"),
+                               .format = "safetensors",
+                               .convert = true,
+                               .family = "gpt_oss",
+                               .force = true});
+    expect(&d, NIB_OK);
+    assert_non_null(strstr(d.ledger.notes[d.ledger.note_count - 1].text,
+                           "1 stack of experts is written expert by expert"));
+    free_done(&d);
+    drop_checkpoint(&m);
+    drop(out);
+}
+
 /* verify finds a value that is not finite in the expert that it belongs to, and only there. */
 static void test_verified(void **state)
 {
     (void)state;
-    static float up[E * 2 * I * D];
     const part parts[] = {{EXPERTS "gate_up_proj", "F32", 3, {E, D, 2 * I}, up}};
     for (int bad = 0; bad < 2; bad++) {
         made m;
@@ -181,6 +267,7 @@ static void test_verified(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_written),
+                                       cmocka_unit_test(test_joined), cmocka_unit_test(test_unlike),
                                        cmocka_unit_test(test_verified)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
