@@ -80,23 +80,16 @@ int nib__build_matrix(nib_build *b, nib_role role, int64_t layer, const char *pa
         part);
 }
 
-/* Adds matrix number `number` of a part. */
+/* Adds matrix number `number` of a part. of: the experts or heads of which it belongs to one. */
 static int add_numbered(nib_build *b, int64_t layer, const nib_expert_part *p, int64_t number,
-                        int64_t experts, int64_t top_k)
+                        nib_graph_weight of)
 {
     const char *at = strstr(p->part, "%d");
     char name[128];
     snprintf(name, sizeof name, "%.*s%" PRId64 "%s", (int)(at - p->part), p->part, number, at + 2);
-    return add_weight(b,
-                      (nib_graph_weight){.kind = NIB_WEIGHT_MATRIX,
-                                         .role = p->role,
-                                         .layer = layer,
-                                         .experts = experts,
-                                         .top_k = top_k,
-                                         .n = p->n,
-                                         .k = p->k,
-                                         .bias = p->bias},
-                      name);
+    of.kind = NIB_WEIGHT_MATRIX, of.role = p->role, of.layer = layer;
+    of.n = p->n, of.k = p->k, of.bias = p->bias;
+    return add_weight(b, of, name);
 }
 
 int nib__build_experts(nib_build *b, int64_t layer, const nib_routing *routing,
@@ -105,8 +98,8 @@ int nib__build_experts(nib_build *b, int64_t layer, const nib_routing *routing,
     int first = 0;
     for (int64_t e = 0; e < routing->experts; e++)
         for (int i = 0; i < count; i++) {
-            const int weight =
-                add_numbered(b, layer, &parts[i], e, routing->experts, routing->top_k);
+            const nib_graph_weight of = {.experts = routing->experts, .top_k = routing->top_k};
+            const int weight = add_numbered(b, layer, &parts[i], e, of);
             first = e == 0 && i == 0 ? weight : first;
         }
     return first;
@@ -114,9 +107,10 @@ int nib__build_experts(nib_build *b, int64_t layer, const nib_routing *routing,
 
 int nib__build_heads(nib_build *b, int64_t layer, int64_t heads, const nib_expert_part *part)
 {
-    const int first = add_numbered(b, layer, part, 0, 1, 1);
+    const nib_graph_weight of = {.experts = 1, .top_k = 1, .heads = heads};
+    const int first = add_numbered(b, layer, part, 0, of);
     for (int64_t h = 1; h < heads; h++)
-        (void)add_numbered(b, layer, part, h, 1, 1);
+        (void)add_numbered(b, layer, part, h, of);
     return first;
 }
 

@@ -34,7 +34,8 @@ typedef struct nib_graph_weight {
     bool centered;     /* a norm of x - mean(x): LayerNorm */
     double offset;     /* added to the stored weight of a norm */
     size_t index;      /* among the weights of its kind */
-    int64_t heads;     /* of a norm: heads with their own weights, [heads][n / heads]; 1: shared */
+    int64_t heads;     /* of a norm: heads with their own weights, [heads][n / heads]; 1: shared. Of
+                          a matrix: heads of which it belongs to one; 0: none */
     bool bare;         /* a norm: `name` is the whole name of its tensor */
     double eps;        /* of a norm; 0: the config's */
     bool shares_input; /* a linear layer with the same input as the one before it */

@@ -10,7 +10,7 @@
 
 #include "ops.h"
 
-enum { NIB_LAUNCH_ARGS = 28, NIB_LAUNCH_OPTIONS = 256, NIB_LAUNCHES_MAX = 4 };
+enum { NIB_LAUNCH_ARGS = 32, NIB_LAUNCH_OPTIONS = 256, NIB_LAUNCHES_MAX = 4 };
 
 typedef enum nib_launch_kind {
     NIB_LAUNCH_MEMORY,

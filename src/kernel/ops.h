@@ -55,6 +55,9 @@ typedef struct nib_quant {
     nib_formula formula;       /* decides eps */
     const float *static_scale; /* I8_STATIC; both in host memory, as the weight is */
     const int32_t *static_zero;
+    /* If per_head is not 0, for GPU rows: the rows of heads, sorted by head. Row r is that of token
+     * r % per_head and head r / per_head, which is head_step values after the head before it. */
+    int64_t per_head, head_step;
 } nib_quant;
 
 struct nib_quant_w;
@@ -96,13 +99,15 @@ typedef struct nib_quant_w {
 } nib_quant_w;
 
 /* For a product of every row with the weight of its expert, on a device. Experts have one shape,
- * scheme and layout. */
+ * scheme and layout. Or of its head: then rows of x are sorted by head, all heads have as many, and
+ * y is [tokens][ldy] with a head's outputs head_step values after those of the head before it. */
 typedef struct nib_linear_experts {
     int64_t count;
-    const int32_t *first, *expert; /* of nib_expert_rows */
+    const int32_t *first, *expert; /* of nib_expert_rows; NULL for heads */
     /* [count][2]: bytes from nib_linear.packed to an expert's packed weight and to its bias */
     const int64_t *places;
     const float *factors; /* [count]: on every value of the weight besides its scale */
+    int64_t head_step;    /* 0: experts */
 } nib_linear_experts;
 
 typedef struct nib_linear {

@@ -36,6 +36,7 @@ static nib_status list_sites(nib_network *net, nib_err *err)
             .k = matrix->k,
             .experts = matrix->experts,
             .top_k = matrix->top_k,
+            .heads = matrix->heads,
             .bias = matrix->bias,
             .shares_input = matrix->shares_input,
             .bias_form = matrix->bias ? NIB_BIAS_FLOAT : NIB_BIAS_NONE,

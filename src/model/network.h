@@ -19,9 +19,9 @@ typedef struct nib_site {
     const char *name; /* module name, without .weight */
     nib_role role;
     int64_t n, k;
-    int64_t experts, top_k; /* as in nib_graph_weight */
-    bool shares_input;      /* likewise */
-    bool bias;              /* as config.json implies; for a checkpoint, as stored */
+    int64_t experts, top_k, heads; /* as in nib_graph_weight */
+    bool shares_input;             /* likewise */
+    bool bias;                     /* as config.json implies; for a checkpoint, as stored */
     nib_bias bias_form;
     nib_weight weight; /* as stored, with its bias; read once at opening. A tied head has the
                           embedding's weight and its own bias */

@@ -387,7 +387,7 @@ nib_status nib__runner_gpu_bytes(uint64_t *out, const nib_network *net, const ni
         nib_input form;
         uint64_t bytes = 0;
         nib__input_place(&form, &layers[i].asked, dtype, 1, layers[i].k, NULL, &bytes);
-        bytes *= (uint64_t)(layers[i].experts > 1 ? layers[i].top_k : 1);
+        bytes *= (uint64_t)nib__layer_rows(&layers[i]);
         if (bytes > ops.token_bytes[NIB_BUFFER_INPUT])
             ops.token_bytes[NIB_BUFFER_INPUT] = bytes;
     }

@@ -15,10 +15,12 @@ enum {
                                    bits */
 };
 
-/* Sees the f32 input of every linear layer before it runs: [m][ld], k wide. Calibration sets
- * one. */
+/* see: the f32 input of every linear layer before it runs: [m][ld], k wide. Calibration sets one.
+ * routes: a router's logits before each ROUTE, [m][ld] in host memory; what it changes is used.
+ * NULL: none. */
 typedef struct nib_observer {
     void (*see)(void *ctx, size_t site, const float *x, int64_t ld, int64_t m, int64_t k);
+    void (*routes)(void *ctx, float *logits, int64_t ld, int64_t m);
     void *ctx;
 } nib_observer;
 
@@ -69,9 +71,9 @@ typedef struct nib_runner {
     size_t hidden_rows, hidden_capacity;
     uint64_t weight_bytes; /* read per token */
     int64_t looked_up;     /* embedding rows looked up since its pages were released */
-    nib_observer observer; /* see NULL: none */
-    bool keeps_logits;     /* logits stay on the GPU, for nib__runner_draw */
-    int32_t *drawn;        /* on the GPU; NULL: nothing was drawn there */
+    nib_observer observer;
+    bool keeps_logits; /* logits stay on the GPU, for nib__runner_draw */
+    int32_t *drawn;    /* on the GPU; NULL: nothing was drawn there */
     uint64_t
         *node_ns;   /* [ops.count] time of each operation, finished one by one; NULL: not timed */
     bool preparing; /* compiles GPU operations instead of launching them */

@@ -78,6 +78,35 @@ nib_expert_rows nib__routed_rows(const nib_runner *r, const nib_routing *rule, i
                              .row = lists + 3 * rows};
 }
 
+/* Shows a router's logits on a device to the observer, and writes back what it changed. */
+static nib_status show_device_logits(nib_runner *r, float *logits, int64_t ld, int64_t m,
+                                     nib_err *err)
+{
+    const uint64_t bytes = (uint64_t)(m * ld) * sizeof *logits;
+    float *host = nib__calloc(&r->engine->allocator, 1, bytes);
+    if (host == NULL)
+        return nib__fail_memory(err, bytes, "a router's logits");
+    nib_status status = nib__gpu_read(r->gpu, host, logits, bytes, err);
+    if (status == NIB_OK) {
+        r->observer.routes(r->observer.ctx, host, ld, m);
+        status = nib__gpu_write(r->gpu, logits, host, bytes, err);
+    }
+    nib__release(&r->engine->allocator, host);
+    return status;
+}
+
+static nib_status show_logits(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    float *logits = nib__node_values(r, node, node->from);
+    const int64_t ld = r->ops.ld[node->from];
+    if (r->observer.routes == NULL || r->preparing)
+        return NIB_OK;
+    if (node->side == NIB_SIDE_GPU)
+        return show_device_logits(r, logits, ld, m, err);
+    r->observer.routes(r->observer.ctx, logits, ld, m);
+    return NIB_OK;
+}
+
 nib_status nib__run_route(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const nib_route_tokens args = {.rule = node->of->routing,
@@ -89,6 +118,7 @@ nib_status nib__run_route(nib_runner *r, const nib_node *node, int64_t m, nib_er
                                    .m = m,
                                    .ldx = r->ops.ld[node->from],
                                    .ldo = r->ops.ld[node->to]};
+    NIB_TRY(show_logits(r, node, m, err));
     return nib__run_rows(r, node->row, &args, m, err);
 }
 

@@ -94,13 +94,14 @@ nib_status nib__run_rows(nib_runner *r, const nib_kernel *row, const void *args,
 
 /* ---- one operation ---- */
 
-/* The input of `w` for m tokens, whose form is at `at`, or f32 rows that are read directly. */
+/* The input of `w` for m tokens, whose form is at `at`, or f32 rows that are read directly; x NULL:
+ * none are. */
 static nib_input input_at(const nib_runner *r, const nib_weight *w, int side, const float *x,
                           int64_t ldx, char *at, int64_t m)
 {
     nib_input input;
     nib__input_place(&input, &w->scheme, r->plan->dtype, m, w->k, at, NULL);
-    if (w->scheme.act == NIB_ACT_FLOAT && r->plan->dtype == NIB_TYPE_F32) {
+    if (x != NULL && w->scheme.act == NIB_ACT_FLOAT && r->plan->dtype == NIB_TYPE_F32) {
         input.f32 = (float *)(uintptr_t)x; /* products only read it */
         input.ld = ldx;
     }

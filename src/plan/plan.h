@@ -18,6 +18,7 @@ typedef struct nib_layer {
     nib_role role;
     int64_t n, k;
     int64_t experts, top_k; /* one of `experts`, of which a token chooses top_k; 0 or 1: none */
+    int64_t heads;          /* one of `heads`, each with rows of its own; 0 or 1: none */
     nib_scheme stored;      /* as in the checkpoint */
     nib_scheme asked;       /* after the recipe; equal to stored if the recipe keeps it */
     nib_act act;            /* activations unless a recipe says otherwise: nib__weight_act */
@@ -65,7 +66,7 @@ typedef struct nib_layer_plan {
     const nib_kernel *pack; /* packs the weight on the device of the uses; NULL: the host packs */
     const nib_machine *machine;
     bool own_input; /* its input is quantized for this layer alone, see cost.c */
-    bool grouped;   /* an expert on a device: one launch multiplies the rows of all experts */
+    bool grouped;   /* on a device: one launch multiplies the rows of all experts, or all heads */
 } nib_layer_plan;
 
 /* An operation without weights, the same in every decoder layer. */
@@ -117,6 +118,18 @@ typedef struct nib_assignment {
 NIB_INLINE double nib__layer_share(const nib_layer *layer)
 {
     return layer->experts > 1 ? (double)layer->top_k / (double)layer->experts : 1;
+}
+
+/* Rows of its input per token, of all experts or heads. */
+NIB_INLINE int64_t nib__layer_rows(const nib_layer *layer)
+{
+    return layer->experts > 1 ? layer->top_k : nib__max(1, layer->heads);
+}
+
+/* Matrices of one shape that a launch of a device can take together; 1: the layer's alone. */
+NIB_INLINE int64_t nib__layer_peers(const nib_layer *layer)
+{
+    return nib__max(1, nib__max(layer->experts, layer->heads));
 }
 
 /* Whether two consecutive layers of the plan multiply the same quantized form of an input that they

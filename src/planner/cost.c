@@ -245,12 +245,13 @@ static double embed_seconds(const nib_variant *variant, const nib_use *use, cons
                            use->kernel->unit);
 }
 
-/* Whether an expert's rows are quantized apart from those of the layer before it. */
+/* Whether rows are quantized apart from those of the layer before it, or those of heads sorted. */
 static bool quantizes(const nib_variant *variant, const nib_use *use, const nib_layer *layer,
                       const nib_policy *policy)
 {
+    const bool sorts = layer->heads > 1 && use->kernel->grouped && !variant->alone;
     return use->quant != NULL && !shares_input(variant, layer, use->op) &&
-           !nib__input_is_plain(&variant->scheme, policy->dtype);
+           (sorts || !nib__input_is_plain(&variant->scheme, policy->dtype));
 }
 
 static double use_seconds(const nib_variant *variant, const nib_use *use, const nib_layer *layer,
@@ -291,13 +292,13 @@ void nib__variant_price(nib_variant *variant, const nib_layer *layer, const nib_
     }
 }
 
-/* Seconds of launches that a use costs an expert less if one launch takes all experts, of which
- * `chosen` is the expected share. */
+/* Seconds of launches that a use costs an expert or head less if one launch takes all of them, of
+ * which `chosen` is the expected share. */
 static double grouped_seconds(const nib_variant *variant, const nib_use *use,
                               const nib_layer *layer, const nib_policy *policy, double chosen)
 {
     const int launches = quantizes(variant, use, layer, policy) ? 2 : 1;
-    return launches * variant->machine->launch_s * (chosen - 1 / (double)layer->experts);
+    return launches * variant->machine->launch_s * (chosen - 1 / (double)nib__layer_peers(layer));
 }
 
 /* Seconds for m tokens. An expert has its share of them, if tokens choose experts evenly and

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Mixtures of experts: which matrices have one launch for all experts, and what a step reads:
+ * Matrices of experts and of heads that have one launch for all; of mixtures, what a step reads:
  * bytes of weights in a step of 1, 8 and 64 tokens, and how many experts of a layer they choose.
  * Expected: if each token chooses evenly and independently.
  */
@@ -27,16 +27,17 @@ static double step_bytes(const nib_assignment *plan, double m, bool worst)
 
 bool nib__variant_groups(const nib_variant *variant, const nib_layer *layer)
 {
-    bool groups = layer->experts > 1 && variant->use_count > 0 &&
-                  variant->scheme.act != NIB_ACT_I8_STATIC /* each expert has its own scale */ &&
+    bool groups = nib__layer_peers(layer) > 1 && variant->use_count > 0 &&
+                  variant->scheme.act != NIB_ACT_I8_STATIC /* each has its own scale */ &&
                   !(layer->ordered && nib__scheme_same_weight(&variant->scheme, &layer->stored));
     for (int i = 0; i < variant->use_count; i++)
         groups = groups && variant->uses[i].kernel->grouped &&
+                 (layer->heads <= 1 || variant->uses[i].quant != NULL /* it sorts their rows */) &&
                  variant->uses[i].kernel->packing == variant->uses[0].kernel->packing;
     return groups;
 }
 
-/* Whether two experts have one shape, scheme, layout and kernel. */
+/* Whether two experts or heads have one shape, scheme, layout and kernel. */
 static bool are_alike(const nib_layer_plan *a, const nib_layer_plan *b)
 {
     if (a->use_count != b->use_count || a->machine != b->machine ||
@@ -52,7 +53,7 @@ static bool are_alike(const nib_layer_plan *a, const nib_layer_plan *b)
     return true;
 }
 
-/* Plan of expert e of a LINEAR_EXPERTS node. */
+/* Plan of expert or head e of a node. */
 static nib_layer_plan *expert_of(const nib_assignment *plan, const nib_graph_node *node, int64_t e)
 {
     const size_t first = plan->graph->weights[node->weight].index;
@@ -64,14 +65,15 @@ void nib__plan_group_experts(nib_assignment *plan)
     const nib_graph *g = plan->graph;
     for (size_t i = 0; g != NULL && i < g->node_count; i++) {
         const nib_graph_node *node = &g->nodes[i];
-        if (node->op != NIB_OP_LINEAR_EXPERTS)
+        if (node->op != NIB_OP_LINEAR_EXPERTS && node->op != NIB_OP_LINEAR_HEADS)
             continue;
         const nib_layer_plan *one = expert_of(plan, node, 0);
         const nib_variant variant = nib__variant_of(one);
+        const int64_t count = nib__layer_peers(one->layer);
         bool groups = nib__variant_groups(&variant, one->layer);
-        for (int64_t e = 1; e < node->routing->experts && groups; e++)
+        for (int64_t e = 1; e < count && groups; e++)
             groups = are_alike(one, expert_of(plan, node, e));
-        for (int64_t e = 0; e < node->routing->experts; e++)
+        for (int64_t e = 0; e < count; e++)
             expert_of(plan, node, e)->grouped = groups;
     }
 }

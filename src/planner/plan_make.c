@@ -107,6 +107,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .k = s->k,
                          .experts = s->experts,
                          .top_k = s->top_k,
+                         .heads = s->heads,
                          .stored = s->stored,
                          .asked = choice.keep ? choose_kept_scheme(s, &choice) : choice.scheme,
                          .act = s->act,

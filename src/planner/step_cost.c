@@ -22,7 +22,7 @@ static const nib_machine *machine_of(const step *s, nib_op op)
 }
 
 /* Per query and position: a product with a key, one with a value, and an exponential. Past the
- * first chunk, a query sees half of its own on average. */
+ * first chunk, a query sees half of its own on average. kv: values cached per position. */
 static double attention_seconds(const step *s, double q, double kv, const nib_graph_node *node)
 {
     const double window = node->window > 0 ? (double)node->window : s->positions;
@@ -32,8 +32,19 @@ static double attention_seconds(const step *s, double q, double kv, const nib_gr
     const double each = 4, cached = (double)nib__cache_value_bytes(s->plan->cache);
     const nib_machine *m = machine_of(s, NIB_OP_ATTN);
     const double operations = each * s->tokens * positions * q;
-    const double bytes = 2 * positions * kv * cached;
+    const double bytes = positions * kv * cached;
     return fmax(operations / (share * m->rate[NIB_UNIT_F32]), bytes / m->bytes_per_s) + m->launch_s;
+}
+
+/* Copies the channels of heads that their weights do not read. */
+static double rest_seconds(const step *s, const nib_graph_node *node)
+{
+    const nib_graph *g = s->plan->graph;
+    const nib_machine *m = machine_of(s, NIB_OP_GATHER);
+    const double rate = m->cache_bytes_per_s > 0 ? m->cache_bytes_per_s : m->bytes_per_s;
+    const int64_t rest = g->values[node->in[0]].columns - node->heads * g->weights[node->weight].k;
+    const double values = s->tokens * nib__ops[NIB_OP_GATHER].values * (double)rest;
+    return rest > 0 ? values * sizeof(float) / rate + m->launch_s : 0;
 }
 
 /* Everything in the graph except linear layers and lookups. The norm before the head is left out:
@@ -54,7 +65,10 @@ static double other_seconds(const step *s)
             sum += s->tokens * values * sizeof(float) / rate + m->launch_s;
         if (node->op == NIB_OP_ROUTE) /* what it lists is a few bytes per expert and token */
             sum += machine_of(s, NIB_OP_SORT)->launch_s;
-        kv = node->op == NIB_OP_STORE_KV ? columns : kv;
+        if (node->op == NIB_OP_STORE_KV)
+            kv = columns * (node->in[1] >= 0 ? 2 : 1);
+        if (node->op == NIB_OP_LINEAR_HEADS)
+            sum += rest_seconds(s, node);
         if (node->op == NIB_OP_ATTN)
             sum += attention_seconds(s, columns, kv, node);
     }

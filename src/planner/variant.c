@@ -332,13 +332,13 @@ static bool find_operands(nib_variant *variant, const nib_layer *layer, const ni
 static bool same_layer(const nib_layer *a, const nib_layer *b)
 {
     return a->role == b->role && a->n == b->n && a->k == b->k && a->experts == b->experts &&
-           a->top_k == b->top_k && nib__scheme_equal(&a->stored, &b->stored) &&
-           nib__scheme_equal(&a->asked, &b->asked) && nib__scheme_equal(&a->qat, &b->qat) &&
-           a->act == b->act && a->bias == b->bias && a->bias_form == b->bias_form &&
-           a->scale_type == b->scale_type && a->zero_type == b->zero_type &&
-           a->act_scale_type == b->act_scale_type && a->stored_bytes == b->stored_bytes &&
-           a->plain == b->plain && a->q6_k == b->q6_k && a->ordered == b->ordered &&
-           a->shares_input == b->shares_input && a->hint == b->hint;
+           a->top_k == b->top_k && a->heads == b->heads &&
+           nib__scheme_equal(&a->stored, &b->stored) && nib__scheme_equal(&a->asked, &b->asked) &&
+           nib__scheme_equal(&a->qat, &b->qat) && a->act == b->act && a->bias == b->bias &&
+           a->bias_form == b->bias_form && a->scale_type == b->scale_type &&
+           a->zero_type == b->zero_type && a->act_scale_type == b->act_scale_type &&
+           a->stored_bytes == b->stored_bytes && a->plain == b->plain && a->q6_k == b->q6_k &&
+           a->ordered == b->ordered && a->shares_input == b->shares_input && a->hint == b->hint;
 }
 
 static bool same_policy(const nib_policy *a, const nib_policy *b)

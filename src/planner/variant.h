@@ -20,7 +20,7 @@ typedef struct nib_variant {
                                 makes its operand */
     bool no_common;          /* every use has a row, but no one contract covers all uses */
     bool own_input;          /* its input is quantized for this layer alone, see cost.c */
-    bool alone;              /* an expert that no launch for all experts takes */
+    bool alone;              /* an expert or head that no launch for all of them takes */
     const char *apart;       /* why quantizing is not fused with the norm; NULL */
 } nib_variant;
 
@@ -126,9 +126,9 @@ typedef struct nib_plan_totals {
 void nib__plan_whole_steps(nib_assignment *plan, const nib_policy *policy);
 /* Seconds of copies between host and device in a step of m tokens. */
 double nib__plan_moves_seconds(const nib_assignment *plan, const nib_policy *policy, int64_t m);
-/* plan_experts.c: whether one launch could multiply the rows of all experts like this one. */
+/* plan_experts.c: whether one launch could multiply the rows of all experts or heads. */
 bool nib__variant_groups(const nib_variant *variant, const nib_layer *layer);
-/* Decides which matrices of experts take one launch. */
+/* Decides which matrices of experts and heads take one launch. */
 void nib__plan_group_experts(nib_assignment *plan);
 /* A note on the weights that a mixture reads per step, and on its launches. */
 void nib__plan_note_experts(nib_assignment *plan, const nib_policy *policy);

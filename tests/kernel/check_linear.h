@@ -286,6 +286,27 @@ static void run_quant(memory *m, const nib_kernel *row, const nib_quant *a, int6
         row->run.quant(a, i, nib__min(a->out.m, i + part));
 }
 
+/* On a GPU, the same rows as those of heads: the largest number of heads up to 4 that divides the
+ * rows, and tokens of as many heads, one value apart. */
+static nib_quant quantize_heads(memory *m, const nib_kernel *row, const nib_quant *whole,
+                                const linear_case *c)
+{
+    const int64_t heads = c->m % 4 == 0   ? 4
+                          : c->m % 3 == 0 ? 3
+                          : c->m % 2 == 0 ? 2
+                                          : 1,
+                  tokens = c->m / heads, step = c->k + 1;
+    float *x = take(m, (size_t)(c->m * step) * sizeof *x);
+    nib_quant a = *whole;
+    for (int64_t i = 0; i < c->m; i++)
+        memcpy(x + (i % tokens * heads + i / tokens) * step, whole->x + i * whole->ldx,
+               (size_t)c->k * sizeof *x);
+    a.x = x, a.ldx = heads * step, a.per_head = tokens, a.head_step = step;
+    a.out = make_form(m, c);
+    run_quant(m, row, &a, c->m);
+    return a;
+}
+
 static bool check_quant_case(verdict *v, const nib_kernel *row, const nib_kernel *ref,
                              const linear_case *c, rng *r)
 {
@@ -307,6 +328,8 @@ static bool check_quant_case(verdict *v, const nib_kernel *row, const nib_kernel
     ref->run.quant(&want, 0, c->m);
     run_quant(&m, row, &got, c->m);
     run_quant(&m, row, &parts, 1);
+    if (row->gpu != NULL)
+        parts = quantize_heads(&m, row, &want, c);
     nib_quant many = want;
     many.out.m = MANY_ROWS;
     const double tolerance = tolerance_of(row), size = largest_of(x, c->m * ldx);
@@ -512,7 +535,7 @@ static bool check_linear_case(verdict *v, const nib_kernel *row, const nib_kerne
     return good;
 }
 
-/* ---- rows of several experts in one launch ---- */
+/* ---- rows of several experts or heads in one launch ---- */
 
 enum { EXPERTS = 3 };
 
@@ -536,13 +559,17 @@ static char *pack_experts(memory *m, const nib_kernel *row, const nib_weight w[E
     return out;
 }
 
-/* Three experts, of which one has no rows, against the reference row of each. */
+/* Three experts, of which one has no rows, or three heads, against the reference row of each. */
 static bool check_grouped_case(verdict *v, const nib_kernel *row, const nib_kernel *ref,
                                const linear_case *c, rng *r)
 {
     memory m = {.count = 0};
     const nib_kernel *quantizer = row_for(c, NIB_OP_QUANT);
-    const int64_t rows = 2 * c->m + 1, ldy = c->n + below(r, 3), idle = below(r, EXPERTS);
+    const bool heads = below(r, 3) == 0;
+    const int64_t idle = heads ? -1 : below(r, EXPERTS), head_step = heads ? c->n + below(r, 3) : 0,
+                  rows = heads ? EXPERTS * c->m : 2 * c->m + 1,
+                  ldy = heads ? EXPERTS * head_step : c->n + below(r, 3),
+                  cells = heads ? c->m * ldy : rows * ldy;
     nib_weight w[EXPERTS];
     linear_case all = *c;
     int32_t *first = take(&m, (EXPERTS + 1) * sizeof *first),
@@ -565,11 +592,12 @@ static bool check_grouped_case(verdict *v, const nib_kernel *row, const nib_kern
     quantizer->run.quant(&quant, 0, rows);
     quant.out.sums = NULL, quant.out.fsums = NULL;
     const nib_linear_experts experts = {.count = EXPERTS,
-                                        .first = first,
-                                        .expert = expert,
+                                        .first = heads ? NULL : first,
+                                        .expert = heads ? NULL : expert,
                                         .places = &places[0][0],
-                                        .factors = factors};
-    float *got = take(&m, (size_t)(rows * ldy) * sizeof *got);
+                                        .factors = factors,
+                                        .head_step = head_step};
+    float *got = take(&m, (size_t)cells * sizeof *got);
     const nib_linear a = {.w = &w[0],
                           .packed = slab,
                           .x = quant.out,
@@ -586,10 +614,15 @@ static bool check_grouped_case(verdict *v, const nib_kernel *row, const nib_kern
         const float *own = x + first[e] * c->k;
         const nib_quant of_part = make_quant(&m, &part, own, c->k);
         quantizer->run.quant(&of_part, 0, part.m);
+        const int64_t step = heads ? head_step : ldy;
         const nib_linear one = {
-            .w = &w[e], .x = of_part.out, .ldy = ldy, .bias = c->bias ? biases + e * c->n : NULL};
-        good = rows_equal(v, "an expert of several", got + first[e] * ldy,
-                          run_linear(&m, ref, one, c->n), &part, ldy, tolerance_of(row),
+            .w = &w[e], .x = of_part.out, .ldy = step, .bias = c->bias ? biases + e * c->n : NULL};
+        float *y = take(&m, (size_t)(part.m * step) * sizeof *y);
+        for (int64_t i = 0; i < part.m; i++)
+            memcpy(y + i * step, heads ? got + i * ldy + e * step : got + (first[e] + i) * ldy,
+                   (size_t)step * sizeof *y);
+        good = rows_equal(v, heads ? "a head of several" : "an expert of several", y,
+                          run_linear(&m, ref, one, c->n), &part, step, tolerance_of(row),
                           sizes_of_sums(&m, &one, own));
     }
     good = good && (guards_hold(&m) || broken(v, "wrote outside its memory"));

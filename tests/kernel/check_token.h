@@ -367,16 +367,23 @@ static nib_cache make_cache(memory *m, const nib_kernel *row, int64_t kv_heads, 
 
 static const nib_type cache_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_I8};
 
-/* A cache type that the row's conditions accept. */
+/* Whether the row's conditions on this fact accept the value. */
+static bool accepts(const nib_kernel *row, nib_fact fact, int64_t value)
+{
+    bool takes = true;
+    nib_query query = {.fact = {0}};
+    query.fact[fact] = value;
+    for (const nib_cond *c = row->conds; c->relation != NIB_REL_END; c++)
+        takes = takes && (c->fact != fact || nib__cond_holds(c, &query));
+    return takes;
+}
+
+/* A cache type that the row accepts. */
 static nib_type cache_type(const nib_kernel *row, rng *r)
 {
     for (;;) {
         const nib_type type = cache_types[below(r, COUNT(cache_types))];
-        const nib_query query = {.fact = {[NIB_FACT_CACHE] = type}};
-        bool takes = true;
-        for (const nib_cond *c = row->conds; c->relation != NIB_REL_END; c++)
-            takes = takes && (c->fact != NIB_FACT_CACHE || nib__cond_holds(c, &query));
-        if (takes)
+        if (accepts(row, NIB_FACT_CACHE, type))
             return type;
     }
 }
@@ -444,7 +451,7 @@ static bool check_store(verdict *v, const nib_kernel *row, const nib_kernel *ref
 {
     memory m = {.count = 0};
     storing s = make_storing(&m, row, rows, width, class, r);
-    if (row->gpu == NULL && below(r, 4) == 0) { /* keys alone */
+    if (below(r, 4) == 0) { /* keys alone */
         s.a.v = NULL;
         for (int i = 0; i < 3; i++)
             s.caches[i].values = NULL;
@@ -504,13 +511,30 @@ static bool check_rope_copy(verdict *v, const nib_kernel *row, const nib_kernel 
     return check_results(v, &m, row, want, got, parts, "slot by slot") && alike;
 }
 
-/* The output, then the log-sum-exp. */
+/* Slot i alone. */
+static nib_attn slot_of(nib_attn a, int64_t i)
+{
+    a.m = 1;
+    a.q += i * a.ldq, a.out += i * a.ldo, a.lse += i * a.heads;
+    a.sequence += i, a.position += i;
+    return a;
+}
+
+/* The output, then the log-sum-exp. In parts, a GPU row takes one slot at a time if its bits do not
+ * depend on their number, which those of other GPU rows may. */
 static result run_attn(const nib_kernel *row, memory *m, nib_attn a, int64_t part)
 {
     const int64_t count = a.m * a.ldo, items = a.m * a.heads;
     a.out = take(m, (size_t)(count + items) * sizeof *a.out);
     a.lse = a.out + count;
     void *scratch = take(m, row->scratch != NULL ? row->scratch(&a) : 0);
+    if (row->gpu != NULL && part < items && a.cache.values == NULL) {
+        for (int64_t i = 0; i < a.m; i++) {
+            const nib_attn alone = slot_of(a, i);
+            (void)runs_on_gpu(m, row, &alone);
+        }
+        return (result){a.out, count + items};
+    }
     if (runs_on_gpu(m, row, &a))
         return (result){a.out, count + items};
     const nib_float_mode mode = nib__float_mode_flush();
@@ -589,10 +613,13 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
 {
     static const int32_t positions[] = {0, 1, 15, 16, 63, 64, 255, 256, 257, 400, 511};
     memory m = {.count = 0};
-    const int64_t kv_heads = 1 + below(r, 2), dim = width > 128 ? 128 : width;
+    const bool latent =
+        accepts(row, NIB_FACT_LATENT, 1) && (!accepts(row, NIB_FACT_LATENT, 0) || below(r, 3) == 0);
+    const int64_t kv_heads = 1 + below(r, 2),
+                  dim = nib__min(width, latent && row->gpu != NULL ? 576 : 128);
     nib_attn a = {.m = rows, .heads = kv_heads * (1 + below(r, 3)), .scale = 1 / sqrtf((float)dim)};
     a.cache = make_cache(&m, row, kv_heads, dim, cache_type(row, r), r);
-    if (row->gpu == NULL && below(r, 3) == 0) { /* values in keys; more heads than fill a tile */
+    if (latent) { /* values in keys; more heads than fill a tile */
         a.heads = kv_heads * (1 + below(r, 40));
         a.cache.values = NULL, a.cache.value_dim = 1 + below(r, dim);
     }

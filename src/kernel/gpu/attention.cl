@@ -4,7 +4,12 @@
  * positions, each of BLOCK work-items scores one position, then sums the values of its own
  * dimensions; the softmax is merged block by block. Blocks below the window or chunk (0: none) are
  * not read. Positions below it or past the last are skipped, not multiplied by 0, as they may
- * hold NaN. The sink of a head, a score without a value, is merged last.
+ * hold NaN. The sink of a head, a score without a value, is merged last. Options:
+ *
+ *   BLOCK    positions of a block; CACHE: the type of the cache, TYPE_*
+ *   DIMS     channels of a head, in BLOCKs
+ *   QUERIES  slots of a work-group, for many
+ *   HEADS    values are the first channels of the keys; a work-group takes HEADS heads of a slot
  */
 #define ATTENTION_ARGS                                                                             \
     GLOBAL_ARG(float, q), GLOBAL_ARG(float, out), GLOBAL_ARG(uchar, keys),                         \
@@ -29,7 +34,167 @@ static int first_seen(int last, int window, int chunked)
     return window <= 0 ? 0 : chunked != 0 ? last - last % window : slides;
 }
 
-#ifndef QUERIES
+#ifdef HEADS
+
+#ifdef NIB_CUDA
+#define UNROLLED _Pragma("unroll") /* so that sums are registers */
+#else
+#define UNROLLED
+#pragma OPENCL FP_CONTRACT OFF /* bits do not depend on HEADS */
+#endif
+
+#define PARTS (ITEMS / BLOCK)  /* each position has this many work-items */
+#define SCORED (HEADS / PARTS) /* heads of which a work-item has scores */
+#define SHARES 8               /* parts of the sum over a block's weights */
+#define CHANNELS (DIMS * BLOCK)
+#define EACH ((CHANNELS + ITEMS - 1) / ITEMS) /* channels whose sums a work-item has */
+
+/* Eight values of the cache from i on, a multiple of 8. */
+static void load_eight(const __global uchar *p, size_t i, float *out)
+{
+#if CACHE == TYPE_F32
+    const uint4 a = *(const __global uint4 *)((const __global float *)p + i);
+    const uint4 b = *(const __global uint4 *)((const __global float *)p + i + 4);
+    out[0] = as_float(a.x), out[1] = as_float(a.y), out[2] = as_float(a.z), out[3] = as_float(a.w);
+    out[4] = as_float(b.x), out[5] = as_float(b.y), out[6] = as_float(b.z), out[7] = as_float(b.w);
+#else
+    const uint4 a = *(const __global uint4 *)((const __global ushort *)p + i);
+#define TWO(j, word)                                                                               \
+    out[j] = CACHE == TYPE_F16 ? from_f16((ushort)(word)) : as_float((word) << 16);                \
+    out[j + 1] = CACHE == TYPE_F16 ? from_f16((ushort)((word) >> 16)) : as_float((word)&0xffff0000u)
+    TWO(0, a.x);
+    TWO(2, a.y);
+    TWO(4, a.z);
+    TWO(6, a.w);
+#undef TWO
+#endif
+}
+
+/* The softmax of one block: scores in `weight` become weights, and `old` is the factor on what was
+ * summed before. Published by a barrier. */
+INLINED void merge_block(LOCAL float *weight, LOCAL float *mosts, LOCAL float *sums,
+                         LOCAL float *largest, LOCAL float *total, LOCAL float *old)
+{
+    const int id = (int)get_local_id(0), of = id / SHARES, share = id % SHARES;
+    if (id < HEADS * SHARES) {
+        float most = -INFINITY;
+        for (int j = share; j < BLOCK; j += SHARES)
+            most = fmax(most, weight[of * BLOCK + j]);
+        mosts[id] = most;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = id; i < HEADS * BLOCK; i += ITEMS) {
+        float most = largest[i / BLOCK];
+        for (int j = 0; j < SHARES; j++)
+            most = fmax(most, mosts[i / BLOCK * SHARES + j]);
+        weight[i] = weight[i] == -INFINITY ? 0.0f : exp(weight[i] - most);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (id < HEADS * SHARES) {
+        float sum = 0;
+        for (int j = share; j < BLOCK; j += SHARES)
+            sum += weight[of * BLOCK + j];
+        sums[id] = sum;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (id < HEADS) {
+        const float before = largest[id];
+        float most = before, sum = 0;
+        for (int j = 0; j < SHARES; j++) {
+            most = fmax(most, mosts[id * SHARES + j]);
+            sum += sums[id * SHARES + j];
+        }
+        old[id] = before == -INFINITY ? 0.0f : exp(before - most);
+        total[id] = fma(total[id], old[id], sum);
+        largest[id] = most;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+/* One work-group per HEADS heads of a slot, which read the same keys. What a head sums, and in
+ * which order, depends on its slot alone: a score over ascending channels; in each block, the
+ * weights in SHARES parts; values over ascending positions. */
+__kernel void attention_latent(ATTENTION_ARGS, int value_dim)
+{
+    __local float query[HEADS * CHANNELS], weight[HEADS * BLOCK];
+    __local float mosts[HEADS * SHARES], parts[HEADS * SHARES];
+    __local float largest[HEADS], total[HEADS], old[HEADS];
+    ATTENTION_HERE;
+    const int id = (int)get_local_id(0), at = id % BLOCK, part = id / BLOCK;
+    const int share = heads / kv_heads, tiles = (share + HEADS - 1) / HEADS;
+    const int kv_head = (int)get_group_id(0) / tiles, tile = (int)get_group_id(0) % tiles;
+    const int head0 = kv_head * share + tile * HEADS, own = min(HEADS, share - tile * HEADS);
+    const size_t row = get_group_id(1);
+    const int last = position[row], first = first_seen(last, window, chunked);
+    float sums[HEADS][EACH];
+    for (int h = 0; h < HEADS; h++)
+        for (int i = 0; i < EACH; i++)
+            sums[h][i] = 0;
+    for (int i = id; i < HEADS * CHANNELS; i += ITEMS) {
+        const int h = i / CHANNELS, d = i % CHANNELS;
+        query[i] = h < own && d < head_dim
+                       ? q[row * (size_t)ldq + (size_t)((head0 + h) * head_dim + d)] * scale
+                       : 0.0f;
+    }
+    if (id < HEADS) {
+        largest[id] = -INFINITY;
+        total[id] = 0;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int begin = first / BLOCK * BLOCK; begin <= last; begin += BLOCK) {
+        const size_t entry = (size_t)sequence[row] * (size_t)table_ld + (size_t)(begin / BLOCK);
+        const size_t side = ((size_t)tables[entry] * (size_t)kv_heads + (size_t)kv_head) *
+                            (size_t)(BLOCK * head_dim);
+        const bool seen = begin + at >= first && begin + at <= last;
+        float score[SCORED];
+        for (int i = 0; i < SCORED; i++)
+            score[i] = 0;
+        for (int d = 0; seen && d < head_dim; d++) {
+            const float key = load_typed(keys, side + (size_t)(d * BLOCK + at), CACHE);
+            for (int i = 0; i < SCORED; i++)
+                score[i] = fma(query[(part * SCORED + i) * CHANNELS + d], key, score[i]);
+        }
+        for (int i = 0; i < SCORED; i++) {
+            const float capped = cap > 0 ? cap * tanh(score[i] / cap) : score[i];
+            weight[(part * SCORED + i) * BLOCK + at] = seen ? capped : -INFINITY;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        merge_block(weight, mosts, parts, largest, total, old);
+        const int skipped = max(0, first - begin), end = min(BLOCK, last + 1 - begin);
+        UNROLLED for (int i = 0; i < EACH; i++) {
+            const int d = i * ITEMS + id;
+            UNROLLED for (int h = 0; h < HEADS; h++)
+                sums[h][i] *= old[h];
+            for (int j = skipped / 8 * 8; d < value_dim && j < end; j += 8) {
+                float eight[8];
+                load_eight(keys, side + (size_t)(d * BLOCK + j), eight);
+                UNROLLED for (int t = 0; t < 8; t++) {
+                    const float v = j + t >= skipped && j + t < end ? eight[t] : 0.0f;
+                    for (int h = 0; h < HEADS; h++)
+                        sums[h][i] = fma(weight[h * BLOCK + j + t], v, sums[h][i]);
+                }
+            }
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    UNROLLED for (int h = 0; h < HEADS; h++) {
+        if (h >= own)
+            break;
+        const float sink = with_sinks != 0 ? sinks[head0 + h] : -INFINITY;
+        const float most = fmax(largest[h], sink), factor = exp(largest[h] - most);
+        const float all = with_sinks != 0 ? fma(total[h], factor, exp(sink - most)) : total[h];
+        for (int i = 0; i < EACH; i++)
+            if (i * ITEMS + id < value_dim)
+                out[row * (size_t)ldo + (size_t)((head0 + h) * value_dim + i * ITEMS + id)] =
+                    (with_sinks != 0 ? sums[h][i] * factor : sums[h][i]) / all;
+        if (with_lse != 0 && id == 0) {
+            GLOBAL_PTR(float, lse);
+            lse[row * (size_t)heads + (size_t)(head0 + h)] = most + log(all);
+        }
+    }
+}
+
+#elif !defined(QUERIES)
 
 /* One work-group per head and slot. */
 __kernel void attention(ATTENTION_ARGS)

@@ -22,28 +22,30 @@
 #else
 #define EXPERT_ARGS                                                                                \
     , GLOBAL_ARG(int, firsts), GLOBAL_ARG(int, owners), GLOBAL_ARG(long, places),                  \
-        GLOBAL_ARG(float, factors), int experts
+        GLOBAL_ARG(float, factors), int experts, int head_step
 #define INPUT_BYTES (X == INPUT_F32 ? 4 : X == INPUT_BF16 ? 2 : 1)
-#define TAKE_EXPERT(which)                                                                         \
+#define TAKE_EXPERT(which, tile, tokens)                                                           \
     int token0;                                                                                    \
     after_previous();                                                                              \
-    const int chosen = which;                                                                      \
+    const int of_head = m / experts; /* rows */                                                    \
+    const int chosen = head_step > 0 ? head_of((int)(tile), of_head, tokens, &token0) : which;     \
     if (chosen < 0)                                                                                \
         return;                                                                                    \
-    const size_t first_row = (size_t)firsts_base[chosen], place = (size_t)places_base[2 * chosen]; \
-    m = firsts_base[chosen + 1] - firsts_base[chosen];                                             \
+    const size_t first_row = (size_t)(head_step > 0 ? chosen * of_head : firsts_base[chosen]);     \
+    const size_t place = (size_t)places_base[2 * chosen];                                          \
+    m = head_step > 0 ? of_head : firsts_base[chosen + 1] - firsts_base[chosen];                   \
     factor = factors_base[chosen];                                                                 \
     codes += place, scales += place, zeros += place;                                               \
-    bias = bias != NULL ? (const float *)((const uchar *)bias + places_base[2 * chosen + 1])       \
-                        : NULL;                                                                    \
+    bias =                                                                                         \
+        bias != NULL ? (const float *)((const uchar *)bias + places_base[2 * chosen + 1]) : NULL;  \
     x += first_row * (size_t)ldx * INPUT_BYTES;                                                    \
     x_scale += first_row * (size_t)(xblock > 0 ? (k + xblock - 1) / xblock : 1);                   \
     x_zero = x_zero != NULL ? x_zero + first_row : NULL;                                           \
-    y += first_row * (size_t)ldy
+    y += head_step > 0 ? (size_t)chosen * (size_t)head_step : first_row * (size_t)ldy
 #define TOKENS_OF_FEW(tile, tokens)                                                                \
-    TAKE_EXPERT(expert_of_few(firsts_base, owners_base, (int)(tile), tokens, &token0))
+    TAKE_EXPERT(expert_of_few(firsts_base, owners_base, (int)(tile), tokens, &token0), tile, tokens)
 #define TOKENS_OF_MANY(tile, tokens)                                                               \
-    TAKE_EXPERT(expert_of_many(firsts_base, experts, (int)(tile), tokens, &token0))
+    TAKE_EXPERT(expert_of_many(firsts_base, experts, (int)(tile), tokens, &token0), tile, tokens)
 #endif
 
 #define PRODUCT_ARGS                                                                               \

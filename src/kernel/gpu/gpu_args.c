@@ -55,6 +55,8 @@ int64_t nib__gpu_token_tiles(const nib_linear *a, int64_t tokens, bool is_few)
 {
     if (a->experts == NULL)
         return nib__ceil_div(a->x.m, tokens);
+    if (a->experts->head_step > 0)
+        return a->experts->count * nib__ceil_div(nib__gpu_tokens(a), tokens);
     return is_few ? a->x.m : a->x.m / tokens + a->experts->count;
 }
 
@@ -69,6 +71,7 @@ void nib__gpu_expert_args(nib_launch *out, const nib_linear *a)
     nib__launch_memory(out, e->places);
     nib__launch_memory(out, e->factors);
     nib__launch_int(out, e->count);
+    nib__launch_int(out, e->head_step);
 }
 
 float nib__gpu_weight_factor(const nib_weight *w)

@@ -31,8 +31,8 @@ float nib__gpu_weight_factor(const nib_weight *w);
 
 /* Tokens of one product, or rows of an expert, if no more experts than needed have rows. */
 int64_t nib__gpu_tokens(const nib_linear *a);
-/* Tiles of `tokens` rows, as expert_of_few or expert_of_many of prelude.cl count them; without
- * experts, of all tokens. */
+/* Tiles of `tokens` rows, as expert_of_few, expert_of_many or head_of of prelude.cl count them;
+ * without experts, of all tokens. */
 int64_t nib__gpu_token_tiles(const nib_linear *a, int64_t tokens, bool is_few);
 /* Adds the arguments of a product of experts, and its option; nothing without experts. */
 void nib__gpu_expert_args(nib_launch *out, const nib_linear *a);

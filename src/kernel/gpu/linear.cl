@@ -358,7 +358,7 @@ static int sum_codes(eight_codes a, int sum) { return dot_codes(a, EIGHT_ONES, s
 #else
 #define EXPERT_ARGUMENTS                                                                           \
     , GLOBAL_ARG(int, firsts), GLOBAL_ARG(int, owners), GLOBAL_ARG(long, places),                  \
-        GLOBAL_ARG(float, factors), int experts
+        GLOBAL_ARG(float, factors), int experts, int head_step
 #ifdef TOKENS
 #define EXPERT_OF(tokens) expert_of_few(firsts, owners, (int)get_group_id(1), tokens, &token0)
 #else
@@ -371,17 +371,20 @@ static int sum_codes(eight_codes a, int sum) { return dot_codes(a, EIGHT_ONES, s
     GLOBAL_CONST_PTR(long, places);                                                                \
     GLOBAL_CONST_PTR(float, factors);                                                              \
     int token0;                                                                                    \
-    const int chosen = EXPERT_OF(tokens);                                                          \
+    const int of_head = m / experts; /* rows */                                                    \
+    const int chosen = head_step > 0 ? head_of((int)get_group_id(1), of_head, tokens, &token0)     \
+                                     : EXPERT_OF(tokens);                                          \
     if (chosen < 0)                                                                                \
         return;                                                                                    \
-    const size_t first_row = (size_t)firsts[chosen], place = (size_t)places[2 * chosen];           \
-    m = firsts[chosen + 1] - firsts[chosen];                                                       \
+    const size_t first_row = (size_t)(head_step > 0 ? chosen * of_head : firsts[chosen]);          \
+    const size_t place = (size_t)places[2 * chosen];                                               \
+    m = head_step > 0 ? of_head : firsts[chosen + 1] - firsts[chosen];                             \
     factor = factors[chosen];                                                                      \
     codes += place, scales += place, zeros += place;                                               \
     bias = (const __global float *)((const __global uchar *)bias + places[2 * chosen + 1]);        \
     values += first_row * (size_t)ldx * INPUT_BYTES;                                               \
     x_scale += first_row * (size_t)blocks, x_zero += first_row;                                    \
-    y += first_row * (size_t)ldy
+    y += head_step > 0 ? (size_t)chosen * (size_t)head_step : first_row * (size_t)ldy
 #endif
 
 #define PRODUCT_ARGUMENTS                                                                          \

@@ -18,12 +18,14 @@ static void init(nib_launch *out, const char *function, int64_t columns, int64_t
     nib__launch_option(out, "-DGROUP=%d", items);
 }
 
-/* Adds k and the row strides, which every function takes. */
+/* Adds k and where rows begin, which every function takes. */
 static void add_shape(nib_launch *out, const nib_quant *a)
 {
     nib__launch_int(out, a->out.k);
     nib__launch_int(out, a->ldx);
     nib__launch_int(out, a->out.ld);
+    nib__launch_int(out, a->per_head > 0 ? a->per_head : nib__max(1, a->out.m));
+    nib__launch_int(out, a->head_step);
 }
 
 /* ---- sums; both functions return how many launches they add ---- */

@@ -7,7 +7,8 @@
 
 #include "kernel.h"
 
-enum { GROUP = NIB_OCL_GROUP };
+/* With more than FEW_SLOTS slots, as in prefill, a work-group takes QUERIES of them. */
+enum { GROUP = NIB_OCL_GROUP, FEW_SLOTS = 16, QUERIES = 8 };
 
 /* TYPE_* of prelude.cl. */
 static int type_number(nib_type type)
@@ -80,6 +81,7 @@ int nib__launch_store_kv(const void *args, nib_launch out[])
     nib__launch_int(out, a->cache.table_ld);
     nib__launch_int(out, a->cache.kv_heads);
     nib__launch_int(out, a->cache.head_dim);
+    nib__launch_int(out, a->cache.values != NULL);
     return 1;
 }
 
@@ -139,14 +141,13 @@ int nib__launch_gather(const void *args, nib_launch out[])
     return 1;
 }
 
-int nib__launch_attention(const void *args, nib_launch out[])
+static void init_attention(nib_launch *out, const char *function, const nib_attn *a, int64_t groups,
+                           int items, int64_t dims)
 {
-    const nib_attn *a = args;
-    nib__launch_init(out, "attention", a->heads, NIB_CACHE_BLOCK);
+    nib__launch_init(out, function, groups, items);
     out->groups[1] = a->m;
     nib__launch_option(out, "-DBLOCK=%d -DCACHE=%d -DDIMS=%d", NIB_CACHE_BLOCK,
-                       type_number(a->cache.type),
-                       (int)nib__ceil_div(a->cache.head_dim, NIB_CACHE_BLOCK));
+                       type_number(a->cache.type), (int)dims);
     nib__launch_memory(out, a->q);
     nib__launch_memory(out, a->out);
     nib__launch_memory(out, a->cache.keys);
@@ -168,11 +169,32 @@ int nib__launch_attention(const void *args, nib_launch out[])
     nib__launch_int(out, nib__min(a->window, INT32_MAX));
     nib__launch_int(out, a->chunked);
     nib__launch_float(out, a->cap);
+}
+
+int nib__launch_attention(const void *args, nib_launch out[])
+{
+    const nib_attn *a = args;
+    init_attention(out, "attention", a, a->heads, NIB_CACHE_BLOCK,
+                   nib__ceil_div(a->cache.head_dim, NIB_CACHE_BLOCK));
     return 1;
 }
 
-/* With more than FEW_SLOTS slots, as in prefill, a work-group takes QUERIES of them. */
-enum { FEW_SLOTS = 16, QUERIES = 8 };
+/* Programs have room for the channels of small models, or for those of DeepSeek and Kimi. With few
+ * slots a work-group takes fewer heads, so that there are more work-groups. */
+int nib__launch_latent(const void *args, nib_launch out[])
+{
+    enum { ITEMS = 4 * NIB_CACHE_BLOCK, SMALL = 2, USUAL = 9, FEW = 4, MANY = 8 };
+    const nib_attn *a = args;
+    const int64_t needed = nib__ceil_div(a->cache.head_dim, NIB_CACHE_BLOCK);
+    const int64_t dims = needed <= SMALL ? SMALL : nib__max(USUAL, needed);
+    const int heads = a->m <= FEW_SLOTS || dims > USUAL ? FEW : MANY;
+    init_attention(out, "attention_latent", a,
+                   a->cache.kv_heads * nib__ceil_div(a->heads / a->cache.kv_heads, heads), ITEMS,
+                   dims);
+    nib__launch_option(out, " -DITEMS=%d -DHEADS=%d", ITEMS, heads);
+    nib__launch_int(out, a->cache.value_dim);
+    return 1;
+}
 
 int nib__ocl_attention(const void *args, nib_launch out[])
 {
@@ -195,10 +217,13 @@ static int launch_norm(const void *args, nib_launch out[])
 static const nib_cond any_device[] = {NIB_COND_END};
 static const nib_cond float_cache[] = {NIB_FLOAT_CACHE, NIB_COND_END};
 static const nib_cond attends[] = {NIB_FLOAT_CACHE, NIB_NO_LATENT, NIB_COND_END};
+static const nib_cond latent[] = {NIB_FLOAT_CACHE, NIB_LATENT, NIB_COND_END};
 
-#define ROW(name_, op_, numbers_, conditions, file, function, words)                               \
+#define ROW(name, op, numbers, conditions, file, function, words)                                  \
+    TILED(name, "", op, numbers, conditions, file, function, words)
+#define TILED(name_, tile, op_, numbers_, conditions, file, function, words)                       \
     {                                                                                              \
-        .name = name_ "__ocl", .op = NIB_OP_##op_, .code = NIB_ANY, .act = NIB_ANY,                \
+        .name = name_ "__ocl" tile, .op = NIB_OP_##op_, .code = NIB_ANY, .act = NIB_ANY,           \
         .input = NIB_ANY, .device = NIB_DEVICE_OPENCL, .conds = conditions,                        \
         .arithmetic = NIB_ARITHMETIC_OTHER, .reference = name_ "__ref", .rank = 40,                \
         .unit = NIB_UNIT_F32, .n_step = 1,                                                         \
@@ -221,6 +246,8 @@ static const nib_kernel rows[] = {
         "one work-group per head and token, or eight tokens if there are many; windows, chunks, "
         "caps and "
         "sinks"),
+    TILED("attn_f32", "_latent", ATTN, OTHER, latent, attention, nib__launch_latent,
+          NIB_LATENT_NOTE("work-group")),
     ROW("gather_f32", GATHER, EXACT, any_device, token, nib__launch_gather,
         "one work-item per value"),
 };

@@ -271,6 +271,14 @@ static int expert_of_many(const __global int *first, int experts, int tile, int 
     return *token0 < first[low + 1] - first[low] ? low : -1;
 }
 
+/* Rows sorted by head, `rows` of each: a tile's head, and the first of its rows among the head's. */
+static int head_of(int tile, int rows, int tokens, int *token0)
+{
+    const int tiles = (rows + tokens - 1) / tokens;
+    *token0 = tile % tiles * tokens;
+    return tile / tiles;
+}
+
 /* ---- reductions over a work-group: every work-item passes a value and gets the result ---- */
 
 #ifdef SUBGROUPS

@@ -8,6 +8,13 @@
 #pragma OPENCL FP_CONTRACT OFF
 #endif
 
+/* Rows have k values and ld codes. They begin at multiples of ldx, or if they are sorted by head,
+ * per_head of each, also head_step further for each head. */
+#define SHAPE_ARGS int k, int ldx, int ld, int per_head, int head_step
+#define START_OF(row)                                                                              \
+    ((size_t)((uint)(row) % (uint)per_head) * (size_t)ldx +                                        \
+     (size_t)((uint)(row) / (uint)per_head) * (size_t)head_step)
+
 /* ---- over a work-group ---- */
 
 static int group_most(int value, LOCAL int *scratch)
@@ -52,9 +59,8 @@ static float largest_of(range r) { return fmax(-r.low, r.high); }
 /* ---- integers, one scale per token ---- */
 
 __kernel void integers(GLOBAL_ARG(float, x), GLOBAL_ARG(char, codes), GLOBAL_ARG(float, scale),
-                       GLOBAL_ARG(int, zero), int k, int ldx, int ld, int qmin, int qmax,
-                       int is_symmetric, int is_static, int static_zero, float eps,
-                       float static_scale)
+                       GLOBAL_ARG(int, zero), SHAPE_ARGS, int qmin, int qmax, int is_symmetric,
+                       int is_static, int static_zero, float eps, float static_scale)
 {
     __local int scratch[GROUP];
     GLOBAL_CONST_PTR(float, x);
@@ -62,7 +68,7 @@ __kernel void integers(GLOBAL_ARG(float, x), GLOBAL_ARG(char, codes), GLOBAL_ARG
     GLOBAL_PTR(float, scale);
     GLOBAL_PTR(int, zero);
     const size_t token = get_group_id(0);
-    x += token * (size_t)ldx;
+    x += START_OF(token);
     codes += token * (size_t)ld;
     const range of = range_of(x, k, scratch);
     const float steps = (float)(qmax - qmin);
@@ -104,8 +110,8 @@ static float first_largest(const __global float *x, int count, range of, LOCAL i
     return x[min(-group_most(-first, scratch), count - 1)];
 }
 
-__kernel void blocks(GLOBAL_ARG(float, x), GLOBAL_ARG(char, codes), GLOBAL_ARG(float, scale), int k,
-                     int ldx, int ld)
+__kernel void blocks(GLOBAL_ARG(float, x), GLOBAL_ARG(char, codes), GLOBAL_ARG(float, scale),
+                     SHAPE_ARGS)
 {
     __local int scratch[GROUP];
     GLOBAL_CONST_PTR(float, x);
@@ -114,7 +120,7 @@ __kernel void blocks(GLOBAL_ARG(float, x), GLOBAL_ARG(char, codes), GLOBAL_ARG(f
     const int last = (k - 1) / BLOCK, block = PART_OF_GROUP(last + 1);
     const int count = min(BLOCK, k - block * BLOCK);
     const size_t token = ROW_OF_GROUP(last + 1);
-    x += token * (size_t)ldx + (size_t)block * BLOCK;
+    x += START_OF(token) + (size_t)block * BLOCK;
     codes += token * (size_t)ld + (size_t)block * BLOCK;
     const range of = range_of(x, count, scratch);
 #if BLOCK == 32 /* ggml's Q8_0: codes use the f32 factor; the stored scale is rounded to f16 */
@@ -148,9 +154,8 @@ __kernel void blocks(GLOBAL_ARG(float, x), GLOBAL_ARG(char, codes), GLOBAL_ARG(f
 /* e4m3 or e5m2, widened to bf16, one scale per token: by torchao's formula, or by training's, where
  * `amax` is of all tokens or absent (has_amax 0). */
 __kernel void f8_tokens(GLOBAL_ARG(float, x), GLOBAL_ARG(ushort, out), GLOBAL_ARG(float, scale),
-                        GLOBAL_ARG(float, amax), int k, int ldx, int ld, int is_training,
-                        int has_amax, int is_e5m2, int two_power, float code_max,
-                        float factor_of_zero)
+                        GLOBAL_ARG(float, amax), SHAPE_ARGS, int is_training, int has_amax,
+                        int is_e5m2, int two_power, float code_max, float factor_of_zero)
 {
     __local int scratch[GROUP];
     GLOBAL_CONST_PTR(float, x);
@@ -158,7 +163,7 @@ __kernel void f8_tokens(GLOBAL_ARG(float, x), GLOBAL_ARG(ushort, out), GLOBAL_AR
     GLOBAL_PTR(float, scale);
     GLOBAL_CONST_PTR(float, amax);
     const size_t token = get_group_id(0);
-    x += token * (size_t)ldx;
+    x += START_OF(token);
     out += token * (size_t)ld;
     const range of = range_of(x, k, scratch);
     float largest = of.is_finite ? largest_of(of) : NOT_A_NUMBER, factor, kept;
@@ -190,7 +195,7 @@ __kernel void f8_tokens(GLOBAL_ARG(float, x), GLOBAL_ARG(ushort, out), GLOBAL_AR
 /* ---- MX: one work-group per block of 32 ---- */
 
 __kernel void mx_blocks(GLOBAL_ARG(float, x), GLOBAL_ARG(uchar, codes), GLOBAL_ARG(float, scale),
-                        int k, int ldx, int ld, int is_e2m1, int is_floor)
+                        SHAPE_ARGS, int is_e2m1, int is_floor)
 {
     __local int scratch[GROUP];
     GLOBAL_CONST_PTR(float, x);
@@ -199,7 +204,7 @@ __kernel void mx_blocks(GLOBAL_ARG(float, x), GLOBAL_ARG(uchar, codes), GLOBAL_A
     const int last = (k - 1) / 32, block = PART_OF_GROUP(last + 1);
     const int count = min(32, k - block * 32);
     const size_t token = ROW_OF_GROUP(last + 1);
-    x += token * (size_t)ldx + (size_t)block * 32;
+    x += START_OF(token) + (size_t)block * 32;
     codes += token * (size_t)ld + (size_t)block * 32;
     int largest = 0;
     for (int i = (int)get_local_id(0); i < count; i += GROUP)
@@ -225,7 +230,7 @@ __kernel void mx_blocks(GLOBAL_ARG(float, x), GLOBAL_ARG(uchar, codes), GLOBAL_A
 /* ---- NVFP4: one work-group per token; each work-item takes a block of 16 at a time ---- */
 
 __kernel void nv_tokens(GLOBAL_ARG(float, x), GLOBAL_ARG(uchar, codes), GLOBAL_ARG(float, scale),
-                        int k, int ldx, int ld, int block_only)
+                        SHAPE_ARGS, int block_only)
 {
     __local int scratch[GROUP];
     GLOBAL_CONST_PTR(float, x);
@@ -233,7 +238,7 @@ __kernel void nv_tokens(GLOBAL_ARG(float, x), GLOBAL_ARG(uchar, codes), GLOBAL_A
     GLOBAL_PTR(float, scale);
     const int blocks = (k + 15) / 16;
     const size_t token = get_group_id(0);
-    x += token * (size_t)ldx;
+    x += START_OF(token);
     codes += token * (size_t)ld;
     scale += token * (size_t)blocks;
     const range of = range_of(x, k, scratch);
@@ -260,7 +265,7 @@ __kernel void nv_tokens(GLOBAL_ARG(float, x), GLOBAL_ARG(uchar, codes), GLOBAL_A
 
 /* ---- floats: one work-item per column of a token ---- */
 
-__kernel void to_bf16_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(ushort, out), int k, int ldx, int ld)
+__kernel void to_bf16_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(ushort, out), SHAPE_ARGS)
 {
     GLOBAL_CONST_PTR(float, x);
     GLOBAL_PTR(ushort, out);
@@ -269,12 +274,11 @@ __kernel void to_bf16_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(ushort, out), int k,
     if (i >= ld)
         return;
     out[token * (size_t)ld + (size_t)i] =
-        i < k ? to_bf16_canonical_nan(x[token * (size_t)ldx + (size_t)i]) : (ushort)0;
+        i < k ? to_bf16_canonical_nan(x[START_OF(token) + (size_t)i]) : (ushort)0;
 }
 
 /* Copies values, rounded to f16 if is_rounded. */
-__kernel void to_f32_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(float, out), int k, int ldx, int ld,
-                          int is_rounded)
+__kernel void to_f32_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(float, out), SHAPE_ARGS, int is_rounded)
 {
     GLOBAL_CONST_PTR(float, x);
     GLOBAL_PTR(float, out);
@@ -282,7 +286,7 @@ __kernel void to_f32_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(float, out), int k, i
     const int i = COLUMN_OF(k);
     if (i >= k)
         return;
-    const float v = x[token * (size_t)ldx + (size_t)i];
+    const float v = x[START_OF(token) + (size_t)i];
     out[token * (size_t)ld + (size_t)i] = is_rounded != 0 ? from_f16(to_f16(v)) : v;
 }
 

@@ -57,11 +57,11 @@ __kernel void rope(GLOBAL_ARG(float, x), GLOBAL_ARG(int, position), GLOBAL_ARG(f
 }
 
 /* One work-item per dimension of a slot's heads. Keys are [block][kv_head][head_dim][position], values
- * [block][kv_head][position][head_dim], BLOCK positions each. */
+ * [block][kv_head][position][head_dim], BLOCK positions each. has_values: else keys alone. */
 __kernel void store_kv(GLOBAL_ARG(float, k), GLOBAL_ARG(float, v), GLOBAL_ARG(uchar, keys),
                        GLOBAL_ARG(uchar, values), GLOBAL_ARG(int, sequence),
                        GLOBAL_ARG(int, position), GLOBAL_ARG(int, tables), int ld, int table_ld,
-                       int kv_heads, int head_dim)
+                       int kv_heads, int head_dim, int has_values)
 {
     GLOBAL_CONST_PTR(float, k);
     GLOBAL_CONST_PTR(float, v);
@@ -74,12 +74,14 @@ __kernel void store_kv(GLOBAL_ARG(float, k), GLOBAL_ARG(float, v), GLOBAL_ARG(uc
     const size_t row = ROW_OF_GROUP(GROUPS_OF(width));
     if (i >= width)
         return;
-    const float key = k[row * (size_t)ld + (size_t)i], value = v[row * (size_t)ld + (size_t)i];
+    const float key = k[row * (size_t)ld + (size_t)i];
     const int at = position[row], head = i / head_dim, d = i % head_dim;
     const int block = tables[(size_t)sequence[row] * (size_t)table_ld + (size_t)(at / BLOCK)];
     const size_t side = ((size_t)block * (size_t)kv_heads + (size_t)head) * BLOCK;
     store_typed(keys, side * (size_t)head_dim + (size_t)(d * BLOCK + at % BLOCK), CACHE, key);
-    store_typed(values, (side + (size_t)(at % BLOCK)) * (size_t)head_dim + (size_t)d, CACHE, value);
+    if (has_values != 0)
+        store_typed(values, (side + (size_t)(at % BLOCK)) * (size_t)head_dim + (size_t)d, CACHE,
+                    v[row * (size_t)ld + (size_t)i]);
 }
 
 /* One work-item per element of a row. kind: nib_activation; alpha and limit: of the clamped one. */

@@ -12,6 +12,10 @@ enum { NIB_OCL_GROUP = 64 }; /* work-items of a group on OpenCL, of which some s
 
 /* The condition of rows that write or read the KV cache. */
 #define NIB_NO_LATENT NIB_IS(LATENT, 0, "it reads values of their own")
+#define NIB_LATENT NIB_IS(LATENT, 1, "it reads values inside keys")
+#define NIB_LATENT_NOTE(group)                                                                     \
+    "one " group " per token and four heads, or eight if there are many tokens; the same bits "    \
+    "whatever else is in the step; windows, chunks, caps and sinks"
 #define NIB_FLOAT_CACHE                                                                            \
     NIB_ONE_OF(CACHE, NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16),      \
                "it keeps keys and values as floats")
@@ -25,6 +29,8 @@ int nib__launch_scale(const void *args, nib_launch out[]);
 int nib__launch_add(const void *args, nib_launch out[]);
 int nib__launch_gather(const void *args, nib_launch out[]);
 int nib__launch_attention(const void *args, nib_launch out[]);
+/* For values inside keys. */
+int nib__launch_latent(const void *args, nib_launch out[]);
 /* Like nib__launch_attention, but if there are many slots, a work-group takes several. */
 int nib__ocl_attention(const void *args, nib_launch out[]);
 
