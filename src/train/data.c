@@ -45,7 +45,7 @@ static nib_status fail_vocab(const nib_data *d, int32_t id, nib_err *err)
     const char *token = nib__tokenizer_token(d->options.tokenizer, id, &size);
     return nib__fail(err, NIB_BAD_INPUT,
                      "the tokenizer has id %" PRId32 " (%s), but the model has %" PRId64
-                     " ids; train with the model's tokenizer, or with model.vocab_size %" PRId64,
+                     " ids; train with the model's tokenizer, or a model of %" PRId64 " ids",
                      id, token ? nib__escape_name(shown, sizeof shown, token, size) : "no token",
                      d->options.vocab, nib__tokenizer_vocab_size(d->options.tokenizer));
 }

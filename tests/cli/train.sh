@@ -113,7 +113,7 @@ sed 's/"seq_len": 16/"seq_len": 8/' a.json >valid.json
 check 'train with validation' nibble train valid.json --validation.enable --validation.dataset_path t.txt --validation.freq 1 --validation.steps=-1
 says 'the validation loss is logged' 'validate step: *1  loss: *' "$seen.out"
 refused 3 '*validation.enable is set, but validation.dataset_path names no text' train a.json --validation.enable
-refused 3 '*the tokenizer has id 2000 (*), but the model has 2000 ids; train with the model*s tokenizer, or with model.vocab_size 2048' \
+refused 3 '*the tokenizer has id 2000 (*), but the model has 2000 ids; train with the model*s tokenizer, or a model of 2048 ids' \
     train a.json --model.vocab_size=2000
 
 # keys
