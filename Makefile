@@ -436,7 +436,7 @@ bench: all
 # Everything that `make test` samples: every case of every row on the devices here, for Arm and under sanitizers; every CUDA
 # program; training on and measuring a device; every family with every scheme, cache, machine and kind of training. Half an hour
 # to an hour and a half. CELLS='WORD...': only cells whose names have all the words.
-matrix: $(if $(CELLS),,all check-kernels test-cuda-build test-cuda-emulated test-neon test-sanitized) $(BUILD)/tests/matrix
+matrix: $(if $(CELLS),,all test-programs check-kernels test-cuda-build test-cuda-emulated test-neon test-sanitized) $(BUILD)/tests/matrix
 	$(if $(CELLS),,NIBBLE_TEST_ALL=1 tests/run --units $(BUILD))
 	$(if $(CELLS),,NIBBLE_TEST_ALL=1 tests/cli/run advice curves draft lookup measure opencl_train)
 	XDG_CACHE_HOME=$(CURDIR)/$(BUILD)/test-cache $(BUILD)/tests/matrix $(CELLS)

@@ -42,14 +42,14 @@ struct nib_checkpoint {
     const char *params;
     int64_t paired, paired_count;
     int32_t *paired_rows;
-    int64_t heads, kv_heads; /* to split fused weights (fused.h), from the config; 0: unknown */
-    int64_t nope, value;     /* to split kv_b_proj (latent.h), likewise */
-    unsigned fused;          /* which weights were stored fused: bits of fused.h */
-    size_t stacks;           /* see nib__checkpoint_stacks */
-    const char *family;      /* model_type of the text model in config.json, or NULL */
-    bool prefixed;           /* see nib__checkpoint_prefixed */
-    bool alternate;          /* rows of gate and up take turns in the stacks of experts */
-    const int32_t *even;     /* 0, 2, 4 and so on: where rows that take turns are stored */
+    int64_t heads, kv_heads;     /* to split fused weights (fused.h), from the config; 0: unknown */
+    int64_t nope, value, layers; /* to split kv_b_proj (latent.h), likewise */
+    unsigned fused;              /* which weights were stored fused: bits of fused.h */
+    size_t stacks;               /* see nib__checkpoint_stacks */
+    const char *family;          /* model_type of the text model in config.json, or NULL */
+    bool prefixed;               /* see nib__checkpoint_prefixed */
+    bool alternate;              /* rows of gate and up take turns in the stacks of experts */
+    const int32_t *even;         /* 0, 2, 4 and so on: where rows that take turns are stored */
     /* Buffers that replace stored bytes where a view will not do (aligned scalars, column orders,
      * biases of reordered rows): [count] by tensor, made once and kept; never whole weights or
      * scales. Writable through a const checkpoint. */

@@ -23,24 +23,25 @@ static const nib_experts_form forms[] = {{"gpt_oss", true, true, false},
 /* What a family calls the modules of a layer, and their names here. */
 static const struct name_row {
     const char *family, *theirs, *ours;
+    bool unpublished; /* only transformers 5 has it, and loads ours, too */
 } names[] = {
-    {"mixtral", "mlp.experts.down_proj", "block_sparse_moe.experts.w2"}, /* transformers 5 */
-    {"mixtral", "mlp.experts", "block_sparse_moe.experts"},
-    {"mixtral", "mlp.gate", "block_sparse_moe.gate"},
-    {"granitemoe", "block_sparse_moe.input_linear", "mlp.experts.gate_up_proj"},
-    {"granitemoe", "block_sparse_moe.output_linear", "mlp.experts.down_proj"},
-    {"granitemoe", "block_sparse_moe.router.layer", "mlp.gate"},
-    {"granitemoe", "shared_mlp.input_linear", "mlp.shared_expert.gate_up_proj"},
-    {"granitemoe", "shared_mlp.output_linear", "mlp.shared_expert.down_proj"},
-    {"gpt_oss", "mlp.router", "mlp.gate"},
-    {"llama4", "feed_forward.router", "mlp.gate"},
-    {"llama4", "feed_forward", "mlp"},
+    {"mixtral", "mlp.experts.down_proj", "block_sparse_moe.experts.w2", true},
+    {"mixtral", "mlp.experts", "block_sparse_moe.experts", true},
+    {"mixtral", "mlp.gate", "block_sparse_moe.gate", true},
+    {"granitemoe", "block_sparse_moe.input_linear", "mlp.experts.gate_up_proj", false},
+    {"granitemoe", "block_sparse_moe.output_linear", "mlp.experts.down_proj", false},
+    {"granitemoe", "block_sparse_moe.router.layer", "mlp.gate", false},
+    {"granitemoe", "shared_mlp.input_linear", "mlp.shared_expert.gate_up_proj", false},
+    {"granitemoe", "shared_mlp.output_linear", "mlp.shared_expert.down_proj", false},
+    {"gpt_oss", "mlp.router", "mlp.gate", false},
+    {"llama4", "feed_forward.router", "mlp.gate", false},
+    {"llama4", "feed_forward", "mlp", false},
 };
 
 /* How the names of a text model begin where a family has models with images, and here. */
 static const struct name_row prefixes[] = {
-    {"gemma4", "model.language_model.", "model."},
-    {"llama4", "language_model.", ""},
+    {"gemma4", "model.language_model.", "model.", false},
+    {"llama4", "language_model.", "", false},
 };
 
 /* Whether the model is of this family: that of a text model adds _text to its name, Granite's with
@@ -117,7 +118,7 @@ static bool replace_start(char out[NIB_FUSED_NAME], const char *name, const char
            snprintf(out, NIB_FUSED_NAME, "%s%s", to, name + size) < NIB_FUSED_NAME;
 }
 
-/* Where the names of the family's text model begin otherwise; NULL: nowhere. */
+/* The prefix of the text model's names in a model with images; NULL: none. */
 static const struct name_row *prefix_of(const char *family)
 {
     for (size_t i = 0; i < COUNT(prefixes); i++)
@@ -170,8 +171,10 @@ bool nib__experts_written_name(char out[NIB_FUSED_NAME], const char *family, boo
 {
     const struct name_row *prefix = prefixed ? prefix_of(family) : NULL;
     char inner[NIB_FUSED_NAME];
-    size_t number = 0;
-    const bool other = other_module(inner, family, name, &number);
+    bool other = false;
+    for (size_t i = 0; i < COUNT(names) && !other; i++)
+        other = !names[i].unpublished && is_family(family, names[i].family) &&
+                replace_module(inner, name, names[i].ours, names[i].theirs);
     if (prefix != NULL && is_of_text(name) &&
         replace_start(out, other ? inner : name, prefix->ours, prefix->theirs))
         return true;

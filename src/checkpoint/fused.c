@@ -368,7 +368,7 @@ nib_status nib__fused_split(nib_checkpoint *cp, nib_err *err)
         f.kind = classify(t, i == f.codes, f.n, &f.block);
         for (int p = 0; p < count_parts(f.row); p++)
             NIB_TRY(nib__checkpoint_add_view(cp, make_view(cp, t, &f, p), err));
-        if (f.row->of == NIB_FUSED_EXPERTS) /* the writer does not join them */
+        if (f.row->of == NIB_FUSED_EXPERTS) /* the writer joins them only in stacks */
             continue;
         cp->fused |= f.row->of;
         count++;

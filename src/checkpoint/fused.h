@@ -11,8 +11,8 @@
 #include "checkpoint_inside.h"
 
 /* Bits: which weights a family stores fused, or split by head (head_norms.h). EXPERTS: gate and up
- * of an expert, fused in the stacks of experts.h, which the writer writes apart. HEADS: halves of
- * heads, which latent.h splits and the writer joins; only their names are here. */
+ * of an expert, fused in the stacks of experts.h, which the writer joins only in those stacks.
+ * HEADS: halves of heads, which latent.h splits and the writer joins; only their names are here. */
 enum {
     NIB_FUSED_QKV = 1,
     NIB_FUSED_GATE_UP = 2,
@@ -27,8 +27,8 @@ enum { NIB_FUSED_NAME = 256 };
 /* One part of a fused tensor. */
 typedef struct nib_fused_part {
     char whole[NIB_FUSED_NAME]; /* the fused tensor's name */
-    int part,
-        count; /* part number `part` of `count`; HEADS: of head h, h * count and those after */
+    /* part number `part` of `count`; HEADS: of head h, h * count and those after */
+    int part, count;
 } nib_fused_part;
 
 /* Offset of what follows "model.layers.N." in the name; 0: the name has another form. */

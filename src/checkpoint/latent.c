@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { SIZE_MAX_OF_HEAD = 1 << 16 };
 
@@ -19,13 +20,14 @@ nib_status nib__latent_sizes(nib_checkpoint *cp, const char *name, const char *t
 {
     nib_json json;
     const nib_json_limits limits = {.literals = true};
-    cp->nope = cp->value = 0;
+    cp->nope = cp->value = cp->layers = 0;
     nib__json_init(&json, name, text, size, &limits);
     nib__json_expect(&json, NIB_JSON_OBJECT);
     while (nib__json_next(&json) == NIB_JSON_KEY) {
-        int64_t *to = nib__json_is(&json, "qk_nope_head_dim") ? &cp->nope
-                      : nib__json_is(&json, "v_head_dim")     ? &cp->value
-                                                              : NULL;
+        int64_t *to = nib__json_is(&json, "qk_nope_head_dim")    ? &cp->nope
+                      : nib__json_is(&json, "v_head_dim")        ? &cp->value
+                      : nib__json_is(&json, "num_hidden_layers") ? &cp->layers
+                                                                 : NULL;
         nib_json_value value;
         if (!nib__json_any(&json, &value))
             break; /* json holds the error */
@@ -68,6 +70,8 @@ static bool find_latent(latent *out, const nib_checkpoint *cp, const nib_tensor 
     const size_t suffix = find_suffix(t->name);
     const nib_tensor *codes = suffix > 0 ? find_codes(cp, t->name, suffix) : NULL;
     const int64_t head = cp->nope + cp->value;
+    if (cp->layers > 0 && strtoll(t->name + sizeof "model.layers." - 1, NULL, 10) >= cp->layers)
+        return false; /* it predicts further tokens and is not read: it stays as stored */
     if (codes == NULL || cp->nope == 0 || cp->value == 0 || codes->rank != 2 ||
         codes->shape[0] < head || codes->shape[0] % head != 0 || codes->shape[1] < 1)
         return false;

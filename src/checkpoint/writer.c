@@ -35,7 +35,7 @@ void nib__writer_free(nib_writer *w)
         nib__text_free(&w->shards[i].header);
     }
     for (size_t i = 0; i < w->count; i++) {
-        nib_collected *in = w->entries[i].in;
+        nib_interleaved *in = w->entries[i].in;
         if (w->entries[i].hasher != NULL)
             (void)nib__hasher_finish(w->entries[i].hasher);
         if (in != NULL && in->first == i)
@@ -93,6 +93,8 @@ void nib__writer_family(nib_writer *w, const char *family, bool prefixed)
 }
 
 size_t nib__writer_unjoined(const nib_writer *w) { return w->unjoined; }
+
+size_t nib__writer_unjoined_heads(const nib_writer *w) { return w->unjoined_heads; }
 
 /* The next part of the same tensor; NULL: e is the last. */
 static nib_writer_entry *next_part(nib_writer *w, const nib_writer_entry *e)
@@ -359,9 +361,9 @@ nib_status nib__writer_begin(nib_writer *w, const char *directory, const char *f
     return NIB_OK;
 }
 
-/* Writes the collected parts, and hashes each from its first byte to its last, as a reader finds it
+/* Writes interleaved parts, and hashes each from its first byte to its last, as a reader finds it
  * there. */
-static nib_status write_collected(nib_writer *w, nib_collected *c, nib_err *err)
+static nib_status write_interleaved(nib_writer *w, nib_interleaved *c, nib_err *err)
 {
     const nib_writer_entry *first = &w->entries[c->first];
     for (nib_writer_entry *e = &w->entries[c->first]; e != NULL && e->in == c;
@@ -378,11 +380,11 @@ static nib_status write_collected(nib_writer *w, nib_collected *c, nib_err *err)
     return status;
 }
 
-/* Puts the next bytes of a part whose elements lie among others. */
-static nib_status put_among(nib_writer *w, nib_writer_entry *e, const char *bytes, size_t size,
-                            nib_err *err)
+/* Puts the next bytes of an interleaved part. */
+static nib_status put_interleaved(nib_writer *w, nib_writer_entry *e, const char *bytes,
+                                  size_t size, nib_err *err)
 {
-    nib_collected *c = e->in;
+    nib_interleaved *c = e->in;
     const uint64_t width = (uint64_t)nib__type_bits(e->type) / 8;
     if (c->held == NULL && (c->held = nib__calloc(&w->allocator, c->bytes, 1)) == NULL)
         return nib__fail_memory(err, c->bytes, e->name);
@@ -400,7 +402,7 @@ static nib_status put_among(nib_writer *w, nib_writer_entry *e, const char *byte
     }
     e->done += size;
     c->done += size;
-    return c->done == c->bytes ? write_collected(w, c, err) : NIB_OK;
+    return c->done == c->bytes ? write_interleaved(w, c, err) : NIB_OK;
 }
 
 nib_status nib__writer_put(nib_writer *w, size_t tensor, const void *bytes, size_t size,
@@ -412,7 +414,7 @@ nib_status nib__writer_put(nib_writer *w, size_t tensor, const void *bytes, size
                          "%s: %zu bytes are written after %" PRIu64 ", but its shape has %" PRIu64,
                          e->name, size, e->done, e->bytes);
     if (e->in != NULL)
-        return put_among(w, e, bytes, size, err);
+        return put_interleaved(w, e, bytes, size, err);
     if (e->hasher == NULL && e->done == 0)
         e->hasher = nib__hasher_open();
     if (e->hasher == NULL)

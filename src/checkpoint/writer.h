@@ -31,12 +31,14 @@ size_t nib__writer_add_tensor(nib_writer *writer, const char *name, nib_type typ
  * per-head norms (head_norms.h) into a tensor for each head. */
 void nib__writer_fuse(nib_writer *writer, unsigned fused);
 /* Call before layout. A safetensors file gets the names that a family (model_type) publishes, and
- * its stacks of experts if all experts of a matrix are floats of one type (experts.h). A matrix
- * whose elements lie among those of another is held in memory until both are complete, and hashed
- * from its first byte to its last. prefixed: as nib__checkpoint_prefixed. */
+ * its stacks of experts if all experts of a matrix are floats of one type (experts.h). Interleaved
+ * matrices are held in memory until all are complete, and each is hashed from its first byte to its
+ * last. prefixed: as nib__checkpoint_prefixed. */
 void nib__writer_family(nib_writer *writer, const char *family, bool prefixed);
-/* After layout: stacks of experts that are written expert by expert instead. */
+/* After layout: stacks of experts that are written expert by expert instead, and kv_b_proj that are
+ * written head by head. */
 size_t nib__writer_unjoined(const nib_writer *writer);
+size_t nib__writer_unjoined_heads(const nib_writer *writer);
 /* Call before layout. Writes one GGUF file (model.gguf in a directory) with these key/values, which
  * must stay valid until layout. Names and types of tensors must be GGUF's; experts added one by one
  * (ffn_up_exps.5.weight), become one tensor. Metadata added with nib__writer_add_meta is not

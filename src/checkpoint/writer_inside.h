@@ -9,12 +9,12 @@
 #include "name_index.h"
 #include "writer.h"
 
-/* Parts whose elements lie among each other in the file: written once all are here. */
-typedef struct nib_collected {
+/* Parts whose elements are interleaved in the file: held until all have come. */
+typedef struct nib_interleaved {
     char *held; /* [bytes], while some are missing */
     uint64_t bytes, done;
     size_t first; /* the first of the parts, which follow each other */
-} nib_collected;
+} nib_interleaved;
 
 typedef struct nib_writer_entry {
     const char *name;
@@ -29,9 +29,9 @@ typedef struct nib_writer_entry {
     int64_t experts;    /* > 0: the first part of a stack of so many experts */
     bool follows;       /* a part other than the first */
     bool apart;         /* each row is written as a separate tensor */
-    /* != NULL: what is put, [..][columns], lies among other parts. Its element (i, j) is number
-     * start + i * down + j * across of the collected ones; `shape` is as stored. */
-    nib_collected *in;
+    /* != NULL: interleaved with other parts. Element (i, j) of what is put, [..][columns], is
+     * number start + i * down + j * across of them all; `shape` is as stored. */
+    nib_interleaved *in;
     int64_t columns, start, down, across;
     int whole_rank; /* > 0: in the first part, the shape of the whole tensor; else its rows follow
                        from the parts */
@@ -62,6 +62,7 @@ struct nib_writer {
     const char *family;        /* whose names and stacks are written; NULL: ours, one by one */
     bool prefixed;             /* with the names of a text model among others */
     size_t unjoined;           /* stacks that stay expert by expert */
+    size_t unjoined_heads;     /* kv_b_proj that stay head by head */
     bool failed;               /* out of memory while adding */
 };
 

@@ -52,7 +52,7 @@ static nib_status join_tensor(nib_writer *w, size_t i, const nib_fused_part *fir
     return NIB_OK;
 }
 
-/* ---- parts among each other ---- */
+/* ---- interleaved parts ---- */
 
 /* Adds entry i to the parts of a tensor. *last: the part before; NULL: none. */
 static void append_part(nib_writer *w, nib_writer_entry **last, size_t i)
@@ -63,18 +63,18 @@ static void append_part(nib_writer *w, nib_writer_entry **last, size_t i)
     *last = &w->entries[i];
 }
 
-/* `bytes` bytes of parts that lie among each other, the first of them entry i; NULL: no memory. */
-static nib_collected *collect(nib_writer *w, size_t i, uint64_t bytes)
+/* `bytes` bytes of interleaved parts, the first of them entry i; NULL: no memory. */
+static nib_interleaved *collect(nib_writer *w, size_t i, uint64_t bytes)
 {
-    nib_collected *c = nib__arena_take(&w->arena, 1, sizeof *c);
+    nib_interleaved *c = nib__arena_take(&w->arena, 1, sizeof *c);
     if (c != NULL)
-        *c = (nib_collected){.bytes = bytes, .first = i};
+        *c = (nib_interleaved){.bytes = bytes, .first = i};
     return c;
 }
 
 /* Of e as it is put, [..][columns], element (i, j) is number start + i * down + j * across of c. */
-static void place_among(nib_writer_entry *e, nib_collected *c, int64_t start, int64_t down,
-                        int64_t across)
+static void place_interleaved(nib_writer_entry *e, nib_interleaved *c, int64_t start, int64_t down,
+                              int64_t across)
 {
     e->in = c;
     e->columns = e->rank > 1 ? e->shape[e->rank - 1] : 1;
@@ -103,6 +103,8 @@ static nib_status join_heads(nib_writer *w, size_t i, const char *whole,
     nib_writer_entry *const first = &w->entries[i];
     const int64_t rank = first->shape[0];
     int64_t heads = 0;
+    if (strstr(first->name, "k_b_proj.0.") == NULL || first->rank != 2 || first->bytes == 0)
+        return NIB_OK;
     for (;; heads++) {
         const size_t k = find_half(w, i, "k", heads, names, items),
                      v = find_half(w, i, "v", heads, names, items);
@@ -111,9 +113,13 @@ static nib_status join_heads(nib_writer *w, size_t i, const char *whole,
         if (k == SIZE_MAX || v == SIZE_MAX || !nib__type_is_float(first->type) ||
             !can_join(first, &w->entries[k]) || w->entries[k].shape[0] != rank ||
             w->entries[v].type != first->type || w->entries[v].rank != 2 ||
-            w->entries[v].shape[1] != rank)
+            w->entries[v].shape[1] != rank) {
+            w->unjoined_heads++;
             return NIB_OK;
+        }
     }
+    if (heads == 0) /* a name too long for its neighbours */
+        return NIB_OK;
     nib_writer_entry *last = NULL;
     for (int64_t h = 0; h < 2 * heads; h++) {
         const bool keys = h % 2 == 0;
@@ -121,10 +127,10 @@ static nib_status join_heads(nib_writer *w, size_t i, const char *whole,
         nib_writer_entry *e = &w->entries[next];
         if (keys) {
             const int64_t nope = e->shape[1];
-            nib_collected *c = collect(w, next, e->bytes);
+            nib_interleaved *c = collect(w, next, e->bytes);
             if (c == NULL)
                 return nib__fail_memory(err, sizeof *c, "a tensor");
-            place_among(e, c, 0, 1, rank);
+            place_interleaved(e, c, 0, 1, rank);
             e->shape[0] = nope, e->shape[1] = rank;
         }
         append_part(w, &last, next);
@@ -240,7 +246,8 @@ typedef struct stack {
 static bool begin_stack(stack *s, const nib_writer *w, const char *name)
 {
     static const char mark[] = "experts.0.";
-    const char *at = nib__skip_layer(name) > 0 ? strstr(name, mark) : NULL;
+    const bool fits = nib__skip_layer(name) > 0 && strlen(name) < NIB_FUSED_NAME - 20;
+    const char *at = fits ? strstr(name, mark) : NULL;
     *s = (stack){.form = nib__experts_form(w->family), .first = name};
     if (at == NULL || s->form == NULL)
         return false;
@@ -310,7 +317,7 @@ static nib_status join_stack(nib_writer *w, const stack *s, const nib_name_index
     const int64_t rows = first->shape[0], n = rows * s->parts;
     set_whole(first, s);
     for (int64_t expert = 0; expert < s->experts; expert++) {
-        nib_collected *c = NULL;
+        nib_interleaved *c = NULL;
         if ((matrix && s->form->across) || alternate) {
             c = collect(w, find_expert(s, expert, 0, names, items),
                         first->bytes * (uint64_t)s->parts);
@@ -320,8 +327,8 @@ static nib_status join_stack(nib_writer *w, const stack *s, const nib_name_index
         for (int p = 0; p < s->parts; p++) {
             const size_t at = find_expert(s, expert, p, names, items);
             if (c != NULL)
-                place_among(&w->entries[at], c, alternate ? p : p * rows, alternate ? s->parts : 1,
-                            n);
+                place_interleaved(&w->entries[at], c, alternate ? p : p * rows,
+                                  alternate ? s->parts : 1, n);
             append_part(w, &last, at);
         }
     }

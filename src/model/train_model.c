@@ -120,7 +120,8 @@ static nib_status model_from_sizes(nib_config *out, const nib_train_reader *r, n
     return NIB_OK;
 }
 
-static bool is_number_above_0(const char *json)
+/* The JSON is neither null nor 0. */
+static bool is_set(const char *json)
 {
     return strcmp(json, "null") != 0 && strspn(json, "0.") < strlen(json);
 }
@@ -143,9 +144,9 @@ static void note_training_keys(const nib_train_reader *r, const char *text, size
             drops |= strcmp(key, dropouts[i]) == 0;
         line.asked = key ? nib__json_raw(&json, r->source->arena) : NULL;
         ok = line.asked != NULL;
-        if (ok && drops && is_number_above_0(line.asked))
+        if (ok && drops && is_set(line.asked))
             nib__ledger_add_setting(r->source->notes, &line, "training uses no dropout");
-        if (ok && strcmp(key, "aux_loss_alpha") == 0 && is_number_above_0(line.asked))
+        if (ok && strcmp(key, "aux_loss_alpha") == 0 && is_set(line.asked))
             nib__ledger_add_setting(r->source->notes, &line,
                                     "training has no loss for the balance of experts within a "
                                     "sequence");

@@ -588,9 +588,16 @@ static void report_unfused(const nib_output_layout *r)
                              count, nib__escape_string(a, first.whole));
 }
 
-/* Reports experts that other programs expect in stacks. */
+/* Reports experts and heads that other programs expect in one tensor. */
 static void report_unstacked(const nib_output_layout *r)
 {
+    const size_t heads = nib__writer_unjoined_heads(r->writer);
+    if (heads != 0)
+        nib__ledger_add_note(
+            r->ledger, "checkpoint",
+            "%zu kv_b_proj are written as k_b_proj and v_b_proj of each head, whose "
+            "types differ; other programs expect kv_b_proj",
+            heads);
     const size_t stacks = r->dialect == NIB_DIALECT_FLOAT && r->job->family != NULL
                               ? nib__writer_unjoined(r->writer)
                               : nib__checkpoint_stacks(r->job->checkpoint);

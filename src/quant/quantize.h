@@ -54,8 +54,8 @@ typedef struct nib_quantize_job {
     const char *gguf_arch;
     int64_t paired_head;
     unsigned fused; /* weights that readers expect fused: fused.h */
-    const char
-        *family;       /* model_type, for the family's names and stacks of experts; NULL: unknown */
+    /* model_type, for the names and stacks of experts that a family publishes; NULL: unknown */
+    const char *family;
     double norm_shift; /* added to norm weights, which become f32; 0: unchanged */
     /* More vectors that the format needs, under its readers' names: f32 [count]. values NULL ends
      * the list. */

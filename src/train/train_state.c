@@ -499,17 +499,24 @@ static void copy_view(float *to, const nib_param *p, const nib_tensor *t)
     }
 }
 
+static bool has_shape(const nib_tensor *t, const nib_param *p)
+{
+    return t->rank > 1 ? t->rank == 2 && t->shape[0] == p->rows && t->shape[1] == p->columns
+                       : t->rank == 1 && t->shape[0] == p->columns;
+}
+
 /* Copies a parameter's stored values; t NULL: the tensor is missing. */
 static nib_status copy_values(float *to, const nib_param *p, const nib_tensor *t, const char *path,
                               const char *name, nib_err *err)
 {
     const uint64_t bytes = nib__param_size(p) * sizeof *to;
-    if (!t || t->type != NIB_TYPE_F32 || t->bytes != bytes)
+    const bool view = t && (t->stored_n > 0 || t->rows);
+    if (!t || t->type != NIB_TYPE_F32 || t->bytes != bytes || (view && !has_shape(t, p)))
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: %s is %s, but the config's model has %" PRIu64 " values of f32 there",
                          path, name, t ? "of the wrong size or type" : "missing",
                          nib__param_size(p));
-    if (t->stored_n == 0 && t->rows == NULL)
+    if (!view)
         memcpy(to, t->data, (size_t)bytes);
     else /* a view of what lies among other values */
         copy_view(to, p, t);
@@ -535,7 +542,7 @@ static nib_status copy_weights(nib_trainer *t, const nib_checkpoint *cp, const n
         NIB_TRY(copy_values(t->weights + p->at, p, tensor, path, p->name, err));
         if (i >= m->tensor_count || strcmp(m->tensors[i].name, p->name) != 0)
             return nib__fail(err, NIB_BAD_INPUT, "%s lists no hash for %s", m->path, p->name);
-        const nib_hash hash = nib__hash_bytes(tensor->data, tensor->bytes);
+        const nib_hash hash = nib__hash_bytes(tensor->data, nib__tensor_span(tensor));
         if (!nib__hash_equal(hash, m->tensors[i].hash))
             return fail_changed(err, path, p->name, hash, m->tensors[i].hash);
     }

@@ -161,6 +161,37 @@ static void test_exports_halves_of_heads(void **state)
     assert_int_equal(count_words("latent/model/config.json", "\"routed_scaling_factor\": 1.0"), 1);
 }
 
+/* gpt-oss and Llama 4 train expert by expert, and are stored in transposed stacks. */
+static void test_exports_stacks(void **state)
+{
+    static const char
+        gpt_oss[] =
+            "{\"model_type\": \"gpt_oss\", \"hidden_size\": 32, \"intermediate_size\": 48, "
+            "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+            "\"head_dim\": 8, \"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
+            "\"sliding_window\": 8, \"swiglu_limit\": 7.0, \"rope_scaling\": null, "
+            "\"vocab_size\": 920, \"max_position_embeddings\": 64, "
+            "\"tie_word_embeddings\": false, \"torch_dtype\": \"float32\"}",
+        llama4[] =
+            "{\"model_type\": \"llama4_text\", \"hidden_size\": 32, \"intermediate_size\": 48, "
+            "\"intermediate_size_mlp\": 40, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+            "\"num_key_value_heads\": 2, \"head_dim\": 8, \"num_local_experts\": 4, "
+            "\"num_experts_per_tok\": 1, \"interleave_moe_layer_step\": 1, "
+            "\"attention_chunk_size\": 16, \"vocab_size\": 920, \"max_position_embeddings\": 64, "
+            "\"tie_word_embeddings\": false, \"torch_dtype\": \"float32\"}";
+    (void)state;
+    expect_fused("gpt_oss", gpt_oss,
+                 (const char *const[]){"layers.1.mlp.experts.gate_up_proj\": {\"dtype\": \"F32\", "
+                                       "\"shape\": [4, 32, 96]",
+                                       "layers.1.mlp.experts.gate_up_proj_bias\""},
+                 (const char *const[]){".experts.0.", ".mlp.gate."});
+    expect_fused("llama4", llama4,
+                 (const char *const[]){"layers.1.feed_forward.experts.gate_up_proj\": {\"dtype\": "
+                                       "\"F32\", \"shape\": [4, 32, 96]",
+                                       "layers.1.feed_forward.router.weight\""},
+                 (const char *const[]){".experts.0.", ".mlp.gate."});
+}
+
 /* A norm with a weight per head is a matrix, as in transformers. */
 static void test_exports_head_norms_as_matrix(void **state)
 {
@@ -274,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_checkpoint_is_a_model),
         cmocka_unit_test(test_exports_fused_weights),
         cmocka_unit_test(test_exports_halves_of_heads),
+        cmocka_unit_test(test_exports_stacks),
         cmocka_unit_test(test_exports_head_norms_as_matrix),
         cmocka_unit_test(test_exports_head_norms_separately),
         cmocka_unit_test(test_exports_codes),

@@ -49,7 +49,7 @@ static void render_markdown(nib_text *out)
         "Printed by `nibble models --markdown`. Each family runs with every recipe on the CPU, "
         "on OpenCL devices and on NVIDIA GPUs,\nfrom a Hugging Face directory, and from GGUF if "
         "it has a name there. It trains in every\nway that [training.md](training.md) describes, "
-        "but for Gemma 4, which does not train. "
+        "except Gemma 4, which cannot be trained. "
         "Logits and gradients are compared with "
         "those of transformers\n(`tests/unit/test_network.c`, `test_gguf_model.c`, "
         "`test_step.c`). Layers with a window keep the window and 512 more\npositions in the "
