@@ -133,8 +133,8 @@ static const nib_kernel rows[] = {
     OF("attn_f32", ATTN, attends, attention, launch_attention,
        "two warps per head and token, or if there are few tokens 8 or 16, which take turns at 32 "
        "positions; windows, chunks, caps and sinks"),
-    KEYED("attn_f32", "_latent", ATTN, NIB_ANY, NIB_ANY, NIB_ANY, latent, NULL, OTHER, 30,
-          attention, nib__launch_latent, NIB_LATENT_NOTE("thread block")),
+    KEYED("attn_f32", "_8x64", ATTN, NIB_ANY, NIB_ANY, NIB_ANY, latent, NULL, OTHER, 30, attention,
+          nib__launch_latent, NIB_LATENT_NOTE("thread block")),
     ROW("gather_f32", GATHER, EXACT, token, nib__launch_gather, "one thread per value"),
     ROW("route_f32", ROUTE, OTHER, experts, nib__launch_route,
         "one thread block per token; the CPU's arithmetic in its order"),

@@ -246,7 +246,7 @@ static const nib_kernel rows[] = {
         "one work-group per head and token, or eight tokens if there are many; windows, chunks, "
         "caps and "
         "sinks"),
-    TILED("attn_f32", "_latent", ATTN, OTHER, latent, attention, nib__launch_latent,
+    TILED("attn_f32", "_8x64", ATTN, OTHER, latent, attention, nib__launch_latent,
           NIB_LATENT_NOTE("work-group")),
     ROW("gather_f32", GATHER, EXACT, any_device, token, nib__launch_gather,
         "one work-item per value"),
