@@ -12,7 +12,7 @@ enum { NIB_OCL_GROUP = 64 }; /* work-items of a group on OpenCL, of which some s
 
 /* The condition of rows that write or read the KV cache. */
 #define NIB_NO_LATENT NIB_IS(LATENT, 0, "it reads values of their own")
-#define NIB_LATENT NIB_IS(LATENT, 1, "it reads values inside keys")
+#define NIB_LATENT NIB_IS(LATENT, 1, "it is made for latent attention")
 #define NIB_LATENT_NOTE(group)                                                                     \
     "one " group " per token and four heads, or eight if there are many tokens; the same bits "    \
     "whatever else is in the step; windows, chunks, caps and sinks"
