@@ -46,7 +46,7 @@ typedef struct nib_training_value {
  *   SWIGLU_DX   dy, gate, up            -> dgate, dup
  *   SCALE_DX    dy, x                   -> dx
  *   ATTN_DX     dy, q, out, log-sum, state -> dq, dk, dv; if keys hold the values, dk includes
- *               their gradients, and there is no dv
+ *               their gradients; there is no dv then
  *   EMBED_DW    dy                         the gradient of the table
  *   SINKS_DW    dy, out, log-sum           the gradient of the sinks of ATTN
  *   DISPATCH    x, routing              -> rows, order

@@ -245,7 +245,7 @@ static nib_status say_too_large(nib_plan *p, const load *l, nib_err *err)
     return failed ? nib__fail_memory(err, 1024, "the text of a plan") : NIB_OK;
 }
 
-/* How many positions layers with a window keep. */
+/* Says how many positions the layers with a window keep. */
 static void say_windows(const nib_plan *p, char *out, size_t size)
 {
     const int64_t layers = p->model->net.config.layers;

@@ -206,7 +206,7 @@ static void test_joined(void **state)
                                            "model.layers.0.block_sparse_moe.experts.0.w1.weight"));
 }
 
-/* Experts of two types stay apart, and this is said. */
+/* Experts of different types are written one by one, with a note. */
 static void test_unlike(void **state)
 {
     static float gate[I * D];
