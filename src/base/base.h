@@ -21,9 +21,11 @@
 #ifndef NIB_INLINE
 #define NIB_INLINE static inline __attribute__((always_inline, unused))
 #endif
+#define NIB_NOINLINE __attribute__((noinline))
 #define NIB_RESTRICT __restrict
 #else
 #define NIB_INLINE static inline
+#define NIB_NOINLINE
 #define NIB_RESTRICT
 #endif
 

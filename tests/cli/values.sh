@@ -39,7 +39,7 @@ refused 2 '--engine nonsense: no such engine; known are *torchao*executorch, vll
 refused 2 'device "mi220" is not known; did you mean mi210; *' plan "$MODEL" --device mi220
 refused 2 '--layer nonsense: no layer matches' plan "$MODEL" --layer nonsense
 refused 2 '--layer lm_heat: no layer matches; did you mean lm_head' plan "$MODEL" --layer lm_heat
-refused 2 '--kernel linear_a8t_w4g_f32__avx2_4x9: no kernel of that name; did you mean linear_a8t_w4g_f32__avx2_4x8*' plan "$MODEL" --kernel linear_a8t_w4g_f32__avx2_4x9
+refused 2 '--kernel linear_a8t_w4g_f32__avx2_4x9: no kernel of that name; did you mean linear_a8t_w4g_f32__avx2_4x16*' plan "$MODEL" --kernel linear_a8t_w4g_f32__avx2_4x9
 refused 2 '--skip lm_head has no effect without a recipe*' generate "$MODEL" -n 1 --skip lm_head
 refused 2 '--only lm_head has no effect without a recipe*' plan "$MODEL" --only lm_head
 refused 2 '--allow nonsense: no such rung; known are kernel, device, dequant and unquantized*' plan "$MODEL" --allow nonsense

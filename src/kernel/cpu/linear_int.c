@@ -242,7 +242,7 @@ enum { K_MAX = 1 << 16 };
     BLOCKS(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL,         \
            NIB_X86, 10, layout, groups, block)
 #define BLOCKS_AVX2(type, code, act, layout, groups, block)                                        \
-    BLOCKS(type, code, act, avx2, "4x8", NIB_ISA_AVX2, NULL, NIB_X86, 20, layout, groups, block)
+    BLOCKS(type, code, act, avx2, "4x16", NIB_ISA_AVX2, NULL, NIB_X86, 20, layout, groups, block)
 #define VNNI(type, code, act, layout)                                                              \
     FAST(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL, NIB_X86,  \
          10, layout, "vpdpbusd on unsigned codes; one stream of panels of 32 outputs")
@@ -268,12 +268,12 @@ static const nib_kernel rows[] = {
     VNNI("a8t_w8g", I8, I8_TOKEN, w8),
     VNNI("a8s_w8g", I8, I8_STATIC, w8),
     VNNI("a4t_w8g", I8, I4_TOKEN, w8),
-    AVX2("a8t_w4g", I4, I8_TOKEN, w4, "4x8"),
-    AVX2("a8s_w4g", I4, I8_STATIC, w4, "4x8"),
-    AVX2("a4t_w4g", I4, I4_TOKEN, w4, "4x8"),
-    AVX2("a8t_w8g", I8, I8_TOKEN, w8, "4x8"),
-    AVX2("a8s_w8g", I8, I8_STATIC, w8, "4x8"),
-    AVX2("a4t_w8g", I8, I4_TOKEN, w8, "4x8"),
+    AVX2("a8t_w4g", I4, I8_TOKEN, w4, "4x16"),
+    AVX2("a8s_w4g", I4, I8_STATIC, w4, "4x16"),
+    AVX2("a4t_w4g", I4, I4_TOKEN, w4, "4x16"),
+    AVX2("a8t_w8g", I8, I8_TOKEN, w8, "4x16"),
+    AVX2("a8s_w8g", I8, I8_STATIC, w8, "4x16"),
+    AVX2("a4t_w8g", I8, I4_TOKEN, w8, "4x16"),
     ARM("a8t_w4g", I4, I8_TOKEN, w4),
     ARM("a8s_w4g", I4, I8_STATIC, w4),
     ARM("a4t_w4g", I4, I4_TOKEN, w4),
@@ -285,7 +285,7 @@ static const nib_kernel rows[] = {
     BLOCKS_VNNI("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
     BLOCKS_VNNI("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
     SIX(avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, 5),
-    SIX(avx2, "4x8", NIB_ISA_AVX2, 15),
+    SIX(avx2, "4x16", NIB_ISA_AVX2, 15),
     BLOCKS_AVX2("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
     BLOCKS_AVX2("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
     BLOCKS_AVX2("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),

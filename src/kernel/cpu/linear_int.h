@@ -160,6 +160,27 @@ int64_t nib__int_row_block(int64_t m, int64_t k);
 /* The largest row block for up to m tokens, for sizing the scratch. */
 int64_t nib__int_row_block_most(int64_t m, int64_t k);
 
+/* ---- AVX2, many tokens: linear_int_avx2_many.h ---- */
+
+enum {
+    NIB_INT_ROWS_MOST = 240, /* tokens of a row block */
+    NIB_INT_CHUNK_K = 256,   /* k of a chunk, which stays in the L1 cache */
+    NIB_INT_CHUNK_GROUPS = NIB_INT_CHUNK_K / NIB_INT_HALF_UNIT,
+};
+
+/* A chunk of a panel as tiles read it, and the float sums of a row block's tokens on the panel. */
+typedef struct nib_int_many {
+    uint8_t codes[2 * NIB_INT_CHUNK_K * NIB_INT_PANEL]; /* bytes, of int8 16-bit values */
+    float scales[NIB_INT_CHUNK_GROUPS][NIB_INT_PANEL];
+    int32_t fixes[NIB_INT_CHUNK_GROUPS][NIB_INT_PANEL]; /* as float_dot takes them */
+    float sums[NIB_INT_ROWS_MOST][NIB_INT_PANEL], totals[NIB_INT_ROWS_MOST][NIB_INT_PANEL];
+    int32_t dots[NIB_INT_ROWS_MOST][NIB_INT_PANEL]; /* of a group larger than a chunk */
+} nib_int_many;
+
+/* Bytes of scratch in front of the rest for m tokens: a nib_int_many, or 0 if their tiles read the
+ * packed codes. */
+size_t nib__int_many_bytes(int64_t m);
+
 /* The functions of linear_int__<isa>.c. */
 #define NIB_INT_RUNS(isa)                                                                          \
     void nib__linear_w4_##isa(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);         \

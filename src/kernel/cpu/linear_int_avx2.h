@@ -6,8 +6,10 @@
  * Without VNNI: int4 codes are unsigned in vpmaddubsw; its pairs of at most 15 * 128 add up exactly
  * over the 8 quads of a unit (30,720 < 2^15) before they are widened. int8 codes would saturate
  * there, so their even and odd bytes are multiplied as 16-bit values (vpmaddwd) by activations that
- * the scratch holds as (x0, x2), (x1, x3). For 6-bit codes, two pairs, 63 * 128 * 4, fit 16 bits. A
- * tile is m tokens x c vectors of 8 outputs, m * c = 4: 4 x 8, 2 x 16 or 1 x 32.
+ * the scratch holds as (x0, x2), (x1, x3). For 6-bit codes, two pairs, 63 * 128 * 4, fit 16 bits.
+ *
+ * The tiles here are for one to three tokens and read packed codes; those for more tokens are in
+ * linear_int_avx2_many.h, and linear_int_avx2_run.h chooses.
  */
 #ifndef NIB_LINEAR_INT_AVX2_H
 #define NIB_LINEAR_INT_AVX2_H
@@ -16,7 +18,12 @@
 
 #include <immintrin.h>
 
-enum { TILE = 4, LANES = 8, AHEAD = 4096 /* bytes from loads to prefetches */ };
+enum {
+    FEW = 3, /* most tokens of a tile here */
+    LANES = 8,
+    VECTORS = NIB_INT_PANEL / LANES,
+    AHEAD = 4096 /* bytes from loads to prefetches */
+};
 
 /* A row block on one panel. */
 typedef struct int_block {
@@ -27,6 +34,7 @@ typedef struct int_block {
     const int32_t *terms;       /* [rows][groups] */
     const int16_t *wide;        /* int8: [rows][ld], every 4 codes in the order 0, 2, 1, 3 */
     const float *scales, *sums; /* activations in blocks: like terms, from nib_int_scaled */
+    nib_int_many *many;         /* scratch of many tokens; NULL: tiles read the packed codes */
 } int_block;
 
 NIB_INLINE __m256i load8(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
@@ -36,6 +44,14 @@ NIB_INLINE __m256i broadcast4(const void *p)
     int32_t value;
     memcpy(&value, p, sizeof value);
     return _mm256_set1_epi32(value);
+}
+
+/* Ends the additions to a sum here: gcc delays them, and runs out of registers. */
+NIB_INLINE void settle(__m256i *sum) { __asm__("" : "+x"(*sum)); }
+
+NIB_INLINE int64_t group_units(const nib_int_layout *l, int64_t g)
+{
+    return g + 1 == l->groups ? l->last_units : l->units;
 }
 
 /* Scales of 8 outputs, starting at output `first` of the panel. */
@@ -75,7 +91,7 @@ NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, _
 {
     const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1),
                   zero = _mm256_setzero_si256();
-    __m256i pairs[TILE][4], bytes[4];
+    __m256i pairs[FEW][4], bytes[4];
 #pragma GCC unroll 4
     for (int c = 0; c < columns; c++) {
         bytes[c] = zero;
@@ -83,7 +99,7 @@ NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, _
         for (int r = 0; r < m; r++)
             pairs[r][c] = zero;
     }
-#pragma GCC unroll 1 /* if unrolled, gcc adds the products as a tree and spills all of them */
+#pragma GCC unroll 4
     for (int q = 0; q < 4; q++)
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
@@ -97,6 +113,7 @@ NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, _
                 const __m256i p0 = _mm256_maddubs_epi16(even, broadcast4(x[r] + k + 8 * q));
                 const __m256i p1 = _mm256_maddubs_epi16(odd, broadcast4(x[r] + k + 8 * q + 4));
                 pairs[r][c] = _mm256_add_epi16(pairs[r][c], _mm256_add_epi16(p0, p1));
+                settle(&pairs[r][c]);
             }
         }
 #pragma GCC unroll 4
@@ -133,24 +150,29 @@ NIB_INLINE void unit8(const uint8_t *codes, const int16_t *const *x, int64_t k, 
         }
 }
 
+/* The codes of 8 outputs in a unit of 6 bits, one vector per quad. */
+NIB_INLINE void six_quads(const uint8_t *codes, __m256i quads[4])
+{
+    const __m256i low = _mm256_set1_epi8(15), pair = _mm256_set1_epi8(0x30), v0 = load8(codes),
+                  v1 = load8(codes + 4 * NIB_INT_PANEL), high = load8(codes + NIB_SIX_HIGH);
+    quads[0] = _mm256_or_si256(_mm256_and_si256(v0, low),
+                               _mm256_and_si256(_mm256_slli_epi16(high, 4), pair));
+    quads[1] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(v0, 4), low),
+                               _mm256_and_si256(_mm256_slli_epi16(high, 2), pair));
+    quads[2] = _mm256_or_si256(_mm256_and_si256(v1, low), _mm256_and_si256(high, pair));
+    quads[3] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(v1, 4), low),
+                               _mm256_and_si256(_mm256_srli_epi16(high, 2), pair));
+}
+
 /* One unit of 16 k in 6 bits. */
 NIB_INLINE void unit6(const uint8_t *codes, const int8_t *const *x, int64_t k, __m256i dots[][4],
                       int m, int columns)
 {
-    const __m256i low = _mm256_set1_epi8(15), pair = _mm256_set1_epi8(0x30),
-                  ones = _mm256_set1_epi16(1);
+    const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
     for (int c = 0; c < columns; c++) {
-        const __m256i v0 = load8(codes + 32 * c), v1 = load8(codes + 4 * NIB_INT_PANEL + 32 * c),
-                      high = load8(codes + NIB_SIX_HIGH + 32 * c);
-        const __m256i quads[4] = {
-            _mm256_or_si256(_mm256_and_si256(v0, low),
-                            _mm256_and_si256(_mm256_slli_epi16(high, 4), pair)),
-            _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(v0, 4), low),
-                            _mm256_and_si256(_mm256_slli_epi16(high, 2), pair)),
-            _mm256_or_si256(_mm256_and_si256(v1, low), _mm256_and_si256(high, pair)),
-            _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(v1, 4), low),
-                            _mm256_and_si256(_mm256_srli_epi16(high, 2), pair))};
+        __m256i quads[4];
+        six_quads(codes + 32 * c, quads);
 #pragma GCC unroll 4
         for (int r = 0; r < m; r++)
 #pragma GCC unroll 2
@@ -215,6 +237,16 @@ NIB_INLINE __m256 add_scaled(const int_block *b, const uint8_t *zeros, __m256 sc
     return sum;
 }
 
+/* Adds a group to the float sum of a token: either form. */
+NIB_INLINE __m256 add_group(const int_block *b, const uint8_t *zeros, __m256 scale, __m256i dot,
+                            __m256i fix, __m256i offset, int64_t row, int64_t g, __m256 sum,
+                            nib_int_kind kind, bool is_scaled)
+{
+    if (is_scaled)
+        return add_scaled(b, zeros, scale, dot, row, g, sum);
+    return _mm256_fmadd_ps(scale, float_dot(b, dot, fix, offset, row, g, kind), sum);
+}
+
 /* Stores 8 outputs from n on. If activations are in blocks, the totals are scaled already. */
 NIB_INLINE void store8(const nib_linear *a, int64_t r, int64_t n, __m256 total, bool is_scaled)
 {
@@ -245,22 +277,34 @@ typedef enum tile_form {
     TILE_BLOCKS_HALF, /* the same with half units */
 } tile_form;
 
+NIB_INLINE nib_int_kind form_kind(tile_form form)
+{
+    return form == TILE_PAIR ? NIB_INT_PAIR : form == TILE_WIDE ? NIB_INT_WIDE : NIB_INT_PLAIN;
+}
+
+NIB_INLINE bool form_is_scaled(tile_form form)
+{
+    return form == TILE_BLOCKS || form == TILE_BLOCKS_HALF;
+}
+
+NIB_INLINE int form_unit(tile_form form)
+{
+    return form == TILE_BLOCKS_HALF ? NIB_INT_HALF_UNIT : NIB_INT_UNIT;
+}
+
 /* Tokens row..row+m of the block by `columns` vectors from c0 on, over a whole panel whose outputs
  * begin at n. */
 NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_t row, int c0,
                      int m, int columns, tile_form form, int bits)
 {
-    const nib_int_kind kind = form == TILE_PAIR   ? NIB_INT_PAIR
-                              : form == TILE_WIDE ? NIB_INT_WIDE
-                                                  : NIB_INT_PLAIN;
-    const bool plain = kind == NIB_INT_PLAIN;
-    const bool is_scaled = form == TILE_BLOCKS || form == TILE_BLOCKS_HALF;
-    const int unit_k = form == TILE_BLOCKS_HALF ? NIB_INT_HALF_UNIT : NIB_INT_UNIT;
+    const nib_int_kind kind = form_kind(form);
+    const bool plain = kind == NIB_INT_PLAIN, is_scaled = form_is_scaled(form);
+    const int unit_k = form_unit(form);
     const nib_int_layout *l = b->l;
     const nib_input *in = &b->a->x;
-    const int8_t *x[TILE];
-    const int16_t *wide[TILE];
-    __m256 sum[TILE][4], total[TILE][4];
+    const int8_t *x[FEW];
+    const int16_t *wide[FEW];
+    __m256 sum[FEW][4], total[FEW][4];
     int64_t k = 0, left = l->per_block;
 #pragma GCC unroll 4
     for (int r = 0; r < m; r++) {
@@ -273,7 +317,7 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
     for (int64_t g = 0; g < l->groups; g++) {
         const int64_t units = g + 1 == l->groups ? l->last_units : l->units;
         const uint8_t *group = panel + nib__int_group(l, g);
-        __m256i dots[TILE][4], sums[4];
+        __m256i dots[FEW][4], sums[4];
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
             sums[c] = _mm256_setzero_si256();
@@ -309,13 +353,9 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                                     : sums[c];
 #pragma GCC unroll 4
             for (int r = 0; r < m; r++) {
-                if (is_scaled) {
-                    const uint8_t *zeros = group + l->zeros + 4 * LANES * (c0 + c);
-                    sum[r][c] = add_scaled(b, zeros, scale, dots[r][c], row + r, g, sum[r][c]);
-                    continue;
-                }
-                const __m256 dot = float_dot(b, dots[r][c], fix, offset, row + r, g, kind);
-                sum[r][c] = _mm256_fmadd_ps(scale, dot, sum[r][c]);
+                const uint8_t *zeros = group + l->zeros + 4 * LANES * (c0 + c);
+                sum[r][c] = add_group(b, zeros, scale, dots[r][c], fix, offset, row + r, g,
+                                      sum[r][c], kind, is_scaled);
             }
         }
         if (--left == 0 || g + 1 == l->groups) { /* the end of a block */
@@ -338,89 +378,13 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                 store8(b->a, b->r0 + row + r, n + LANES * (c0 + c), total[r][c], is_scaled);
 }
 
-/* All tokens of the block over one panel. */
-NIB_INLINE void run_panel(const int_block *b, const uint8_t *panel, int64_t n, tile_form form,
-                          int bits)
+/* All m tokens of the block over one panel: tiles of 1 x 32, 2 x 16 or 3 x 8. */
+NIB_INLINE void few_tiles(const int_block *b, const uint8_t *panel, int64_t n, int m,
+                          tile_form form, int bits)
 {
-    int64_t row = 0;
-    for (; row + 4 <= b->rows; row += 4)
-        for (int c0 = 0; c0 < 4; c0++)
-            tile(b, panel, n, row, c0, 4, 1, form, bits);
-    for (; row + 2 <= b->rows; row += 2)
-        for (int c0 = 0; c0 < 4; c0 += 2)
-            tile(b, panel, n, row, c0, 2, 2, form, bits);
-    if (row < b->rows)
-        tile(b, panel, n, row, 0, 1, 4, form, bits);
-}
-
-/* The int8 path's 16-bit activation codes, which follow the first `bytes` of the scratch; else
- * NULL. */
-NIB_INLINE int16_t *wide_codes(void *scratch, int64_t bytes, int bits)
-{
-    return bits == 8 ? (int16_t *)((char *)scratch + nib__round_up(bytes, 64)) : NULL;
-}
-
-/* Widens the block's codes to 16 bits, every 4 in the order 0, 2, 1, 3. */
-NIB_INLINE void widen(const int_block *b, int16_t *out)
-{
-    const nib_input *in = &b->a->x;
-    const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
-    for (int64_t r = 0; r < b->rows; r++)
-        for (int64_t j = 0; j < in->ld; j += 16) {
-            const __m128i v =
-                _mm_loadu_si128((const __m128i *)(in->codes + (b->r0 + r) * in->ld + j));
-            _mm256_storeu_si256((__m256i *)(out + r * in->ld + j),
-                                _mm256_cvtepi8_epi16(_mm_shuffle_epi8(v, order)));
-        }
-}
-
-/* Scratch: terms [rows][groups], then for int8 codes [rows][ld]. */
-NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
-{
-    const nib_int_layout l = nib__int_layout(a->w);
-    const nib_int_kind kind = nib__int_kind(a, &l);
-    const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
-    int32_t *terms = scratch;
-    int16_t *wide = wide_codes(scratch, rows * l.groups * (int64_t)sizeof *terms, bits);
-    for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
-        const int_block b = {a, &l, kind, r0, nib__min(rows, a->x.m - r0), terms, wide, NULL, NULL};
-        nib__int_terms(a, &l, kind, r0, b.rows, terms);
-        if (bits == 8)
-            widen(&b, wide);
-        for (int64_t n = n0; n < n1; n += NIB_INT_PANEL) {
-            const uint8_t *panel =
-                (const uint8_t *)a->packed + (size_t)(n / NIB_INT_PANEL) * l.panel_bytes;
-            if (kind == NIB_INT_PLAIN)
-                run_panel(&b, panel, n, TILE_PLAIN, bits);
-            else if (kind == NIB_INT_PAIR)
-                run_panel(&b, panel, n, TILE_PAIR, bits);
-            else
-                run_panel(&b, panel, n, TILE_WIDE, bits);
-        }
-    }
-}
-
-/* Activations in blocks. Scratch: nib_int_scaled, then for int8 codes [rows][ld]. */
-NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
-{
-    const nib_int_layout l = bits == 6 ? nib__int_layout_six(a->w) : nib__int_layout(a->w);
-    const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
-    int16_t *wide = wide_codes(scratch, (int64_t)nib__int_scaled_bytes(a, &l), bits);
-    for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
-        const int64_t count = nib__min(rows, a->x.m - r0);
-        const nib_int_scaled s = nib__int_scaled(a, &l, r0, count, scratch);
-        const int_block b = {a, &l, NIB_INT_PLAIN, r0, count, s.terms, wide, s.scales, s.sums};
-        if (bits == 8)
-            widen(&b, wide);
-        for (int64_t n = n0; n < n1; n += NIB_INT_PANEL) {
-            const uint8_t *panel =
-                (const uint8_t *)a->packed + (size_t)(n / NIB_INT_PANEL) * l.panel_bytes;
-            if (bits == 6 || (bits == 8 && l.unit == NIB_INT_HALF_UNIT))
-                run_panel(&b, panel, n, TILE_BLOCKS_HALF, bits);
-            else
-                run_panel(&b, panel, n, TILE_BLOCKS, bits);
-        }
-    }
+    const int columns = m == 1 ? 4 : m == 2 ? 2 : 1;
+    for (int c0 = 0; c0 < VECTORS; c0 += columns)
+        tile(b, panel, n, 0, c0, m, columns, form, bits);
 }
 
 #endif

@@ -278,8 +278,9 @@ enum { ROW_TILE = 6 };
 /* Rows of activations that stay in a core's cache. */
 static int64_t rows_that_fit(int64_t k)
 {
-    enum { CACHED = 1 << 20, LEAST = 48, MOST = 240 };
-    return nib__max(LEAST, nib__min(CACHED / nib__max(1, k) / ROW_TILE * ROW_TILE, MOST));
+    enum { CACHED = 1 << 20, LEAST = 48 };
+    return nib__max(LEAST,
+                    nib__min(CACHED / nib__max(1, k) / ROW_TILE * ROW_TILE, NIB_INT_ROWS_MOST));
 }
 
 int64_t nib__int_row_block(int64_t m, int64_t k)
@@ -293,15 +294,27 @@ int64_t nib__int_row_block_most(int64_t m, int64_t k)
     return nib__round_up(nib__min(m, rows_that_fit(k)), ROW_TILE);
 }
 
+size_t nib__int_many_bytes(int64_t m)
+{
+    enum { LEAST = 4 }; /* for fewer tokens, unpacking a chunk costs more than it saves */
+    return m >= LEAST ? sizeof(nib_int_many) : 0;
+}
+
+/* Scratch of the AVX2 rows: a nib_int_many, `bytes` and the 16-bit codes of int8 rows. */
+static size_t avx2_scratch(const nib_linear *a, const nib_int_layout *l, size_t bytes)
+{
+    const size_t rows = (size_t)nib__int_row_block_most(a->x.m, a->w->k);
+    const size_t wide = rows * (size_t)nib__round_up(a->w->k, NIB_CODES_PAD) * sizeof(int16_t);
+    return nib__int_many_bytes(a->x.m) + (size_t)nib__round_up((int64_t)bytes, 64) +
+           (l->bits == 8 ? wide : 0);
+}
+
 size_t nib__linear_int_scratch_avx2(const void *args)
 {
     const nib_linear *a = args;
+    const nib_int_layout l = nib__int_layout(a->w);
     const size_t rows = (size_t)nib__int_row_block_most(a->x.m, a->w->k);
-    const size_t terms =
-        rows * (size_t)nib__scheme_groups(&a->w->scheme, a->w->k) * sizeof(int32_t);
-    const size_t wide = rows * (size_t)nib__round_up(a->w->k, NIB_CODES_PAD) * sizeof(int16_t);
-    return (size_t)nib__round_up((int64_t)terms, 64) +
-           (a->w->scheme.code == NIB_CODE_I8 ? wide : 0);
+    return avx2_scratch(a, &l, rows * (size_t)l.groups * sizeof(int32_t));
 }
 
 /* ---- activations in blocks ---- */
@@ -337,15 +350,12 @@ size_t nib__linear_blocks_scratch_avx2(const void *args)
 {
     const nib_linear *a = args;
     const nib_int_layout l = nib__int_layout(a->w);
-    const size_t rows = (size_t)nib__int_row_block_most(a->x.m, a->w->k);
-    const size_t wide = rows * (size_t)nib__round_up(a->w->k, NIB_CODES_PAD) * sizeof(int16_t);
-    return (size_t)nib__round_up((int64_t)nib__int_scaled_bytes(a, &l), 64) +
-           (a->w->scheme.code == NIB_CODE_I8 ? wide : 0);
+    return avx2_scratch(a, &l, nib__int_scaled_bytes(a, &l));
 }
 
 size_t nib__linear_six_scratch_avx2(const void *args)
 {
     const nib_linear *a = args;
     const nib_int_layout l = nib__int_layout_six(a->w);
-    return nib__int_scaled_bytes(a, &l);
+    return avx2_scratch(a, &l, nib__int_scaled_bytes(a, &l));
 }
