@@ -130,6 +130,8 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_NOTE, "sandbox",
      "what the process can no longer do once its files are open, and what this system lacks for "
      "that"},
+    {NIB_LEDGER_NOTE, "shared-keys",
+     "stored weights of layers that share the keys and values of earlier ones are not read"},
     {NIB_LEDGER_NOTE, "slower-than-bf16",
      "layers that bf16 would run faster, for one token or for a prompt"},
     {NIB_LEDGER_NOTE, "too-large", "what does not fit into memory, and what would"},

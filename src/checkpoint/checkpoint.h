@@ -42,6 +42,8 @@ const nib_tensor *nib__checkpoint_find(const nib_checkpoint *cp,
 /* Whether the tensor holds rotary frequencies, which some containers store and others leave to the
  * config. */
 bool nib__is_rotary_table(const char *name);
+/* Whether the tensor makes the keys or values of decoder layer `first` or a later one. */
+bool nib__makes_keys(const char *name, int64_t first);
 /* LongRoPE factors in a GGUF. */
 #define NIB_GGUF_ROPE_SHORT "rope_factors_short.weight"
 #define NIB_GGUF_ROPE_LONG "rope_factors_long.weight"

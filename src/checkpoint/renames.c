@@ -14,7 +14,8 @@
  * post_attention_norm (LATE), AFTER them, both (AROUND), or both under the names post_self_attn and
  * post_mlp (NAMED). MLP: GATED, PLAIN, or gate and up FUSED (fused.h). EXPERTS: also a mixture of
  * experts, with Mixtral's names (MIXTRAL), and the shared expert called shared_experts (SEVERAL).
- * LATENT: attention with projections to a smaller width. BESIDE: experts beside the MLP. */
+ * LATENT: attention with projections to a smaller width. BESIDE: experts beside the MLP, and inputs
+ * of each layer. */
 enum {
     BEFORE = 1 << 0,
     AFTER = 1 << 1,
@@ -77,6 +78,9 @@ static const rename_row whole[] = {
     {"token_embd", "model.embed_tokens", ANY},
     {"output_norm", "model.norm", ANY},
     {"output", "lm_head", ANY},
+    {"per_layer_token_embd", "model.embed_tokens_per_layer", BESIDE},
+    {"per_layer_model_proj", "model.per_layer_model_projection", BESIDE},
+    {"per_layer_proj_norm", "model.per_layer_projection_norm", BESIDE},
 };
 
 static const rename_row in_layer[] = {
@@ -119,6 +123,9 @@ static const rename_row in_layer[] = {
     {"pre_ffw_norm_2", "pre_feedforward_layernorm_2", BESIDE},
     {"post_ffw_norm_1", "post_feedforward_layernorm_1", BESIDE},
     {"post_ffw_norm_2", "post_feedforward_layernorm_2", BESIDE},
+    {"inp_gate", "per_layer_input_gate", BESIDE},
+    {"proj", "per_layer_projection", BESIDE},
+    {"post_norm", "post_per_layer_input_norm", BESIDE},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", EXPERTS},
     {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", EXPERTS},
     {"ffn_up_shexp", "mlp.shared_expert.up_proj", EXPERTS},

@@ -6,6 +6,7 @@
 #include "rotary.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 enum { HEADS_MAX = 65536, ROWS_MAX = 1 << 24 };
 
@@ -13,6 +14,15 @@ bool nib__is_rotary_table(const char *name)
 {
     return strstr(name, "rotary_emb.inv_freq") != NULL || strcmp(name, "rope_freqs.weight") == 0 ||
            strcmp(name, NIB_GGUF_ROPE_SHORT) == 0 || strcmp(name, NIB_GGUF_ROPE_LONG) == 0;
+}
+
+bool nib__makes_keys(const char *name, int64_t first)
+{
+    static const char layers[] = "model.layers.";
+    char *rest;
+    return strncmp(name, layers, sizeof layers - 1) == 0 &&
+           strtoll(name + sizeof layers - 1, &rest, 10) >= first &&
+           (strncmp(rest, ".self_attn.k_", 13) == 0 || strncmp(rest, ".self_attn.v_", 13) == 0);
 }
 
 /* The needed config values, under any of their names. */

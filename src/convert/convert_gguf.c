@@ -9,6 +9,7 @@
 
 #include "chat_files.h"
 #include "config_gguf.h"
+#include "config_gguf_shared.h"
 #include "config_keys.h"
 #include "dialects.h"
 #include "gguf.h"
@@ -255,6 +256,11 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
             "%s: norm_topk_prob is false, or some layers have no experts, which a GGUF "
             "of %s cannot record; --format nibble keeps config.json beside the weights",
             m->net.directory, nib__arch_name(c->arch));
+    if (!nib__gguf_shared_match(c))
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: layers that share keys and values would read those of other layers "
+                         "in a GGUF of %s; --format nibble keeps config.json beside the weights",
+                         m->net.directory, nib__arch_name(c->arch));
     const nib_config written = written_config(m);
     nib__gguf_describe_config(head, &written,
                               nib__path_name(nib__checkpoint_path(m->net.checkpoint)),

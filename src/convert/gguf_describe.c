@@ -33,7 +33,7 @@ static int file_type_of(nib_type type)
 /* Layers without a window may have heads of their own: then the usual keys are theirs. */
 static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch)
 {
-    const bool latent = c->latent.rank > 0;
+    const bool latent = c->latent.rank > 0, widths = c->wide_mlp && c->shared_layers > 0;
     const int64_t widest = c->global_head_dim > 0 ? c->global_head_dim : c->head_dim,
                   windowed = c->global_head_dim > 0 ? c->head_dim : 0;
     const struct {
@@ -43,7 +43,7 @@ static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch
         {"block_count", c->layers + c->moe.unread_layers},
         {"context_length", c->context},
         {"embedding_length", c->width},
-        {"feed_forward_length", c->ffn},
+        {"feed_forward_length", widths ? 0 : c->ffn},
         {"attention.head_count", c->heads},
         {"attention.head_count_kv", latent                   ? 1
                                     : c->global_kv_heads > 0 ? 0
@@ -62,6 +62,12 @@ static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch
         nib__gguf_put_array(head, key, NIB_GGUF_I32, (uint64_t)c->layers);
         for (int64_t i = 0; i < c->layers; i++)
             nib__gguf_item_int(head, NIB_GGUF_I32, nib__config_kv_heads(c, i));
+    }
+    if (widths) {
+        snprintf(key, sizeof key, "%s.feed_forward_length", arch);
+        nib__gguf_put_array(head, key, NIB_GGUF_I32, (uint64_t)c->layers);
+        for (int64_t i = 0; i < c->layers; i++)
+            nib__gguf_item_int(head, NIB_GGUF_I32, nib__config_ffn(c, i));
     }
     for (size_t i = 0; i < COUNT(sizes); i++) {
         if (sizes[i].value == 0) /* written by layer, or not a key of this model */

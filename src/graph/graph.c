@@ -295,16 +295,19 @@ int nib__emit_attention(nib_build *b, int q, nib_attention attention)
 {
     const int64_t columns =
         attention.value_dim > 0 ? attention.heads * attention.value_dim : columns_of(b, q);
-    return add_node(b,
-                    (nib_graph_node){.op = NIB_OP_ATTN,
-                                     .in = {q, NIB_NO_ID},
-                                     .weight = attention.sinks,
-                                     .heads = attention.heads,
-                                     .scale = attention.scale,
-                                     .cap = attention.cap,
-                                     .window = attention.window,
-                                     .chunked = attention.chunked},
-                    columns);
+    const int out = add_node(b,
+                             (nib_graph_node){.op = NIB_OP_ATTN,
+                                              .in = {q, NIB_NO_ID},
+                                              .weight = attention.sinks,
+                                              .heads = attention.heads,
+                                              .scale = attention.scale,
+                                              .cap = attention.cap,
+                                              .window = attention.window,
+                                              .chunked = attention.chunked},
+                             columns);
+    if (!b->failed)
+        b->graph.nodes[b->graph.node_count - 1].layer -= attention.layers_back;
+    return out;
 }
 
 int nib__emit_swiglu(nib_build *b, nib_gating gating, int gate, int up)
@@ -314,6 +317,7 @@ int nib__emit_swiglu(nib_build *b, nib_gating gating, int gate, int up)
                                      .in = {gate, up},
                                      .weight = NIB_NO_ID,
                                      .activation = gating.activation,
+                                     .channel = gating.channel,
                                      .scale = gating.alpha,
                                      .cap = gating.limit},
                     columns_of(b, gate));

@@ -57,7 +57,8 @@ typedef struct nib_graph_node {
     int weight_step;            /* LINEAR_EXPERTS, LINEAR_HEADS: from one weight to the next one */
     int64_t layer;              /* decoder layer, whose state it reads or writes; -1: none */
     int64_t heads;              /* NORM, ROPE, ATTN, LINEAR_HEADS: rows per token */
-    int64_t channel;            /* ROPE: the first channel of a head that rotates */
+    int64_t channel;            /* ROPE: the first channel of a head that rotates; SWIGLU: the first
+                                   column of in[1] that it reads */
     bool part;                  /* NORM: of the first channels alone, in place */
     double scale, cap;          /* ATTN, SCALE: nib_attn's, nib_scale's; SWIGLU: alpha and limit */
     int64_t window;             /* ATTN: nib_attn's */
@@ -153,13 +154,15 @@ typedef struct nib_attention {
     bool chunked;
     int64_t value_dim; /* 0: that of the keys */
     double scale, cap;
-    int sinks; /* weight; NIB_NO_ID: none */
+    int sinks;           /* weight; NIB_NO_ID: none */
+    int64_t layers_back; /* it reads the state of the layer this many before its own */
 } nib_attention;
 int nib__emit_attention(nib_build *b, int q, nib_attention attention);
 /* How an MLP activates. */
 typedef struct nib_gating {
     nib_activation activation;
     double alpha, limit; /* NIB_SWIGLU_CLAMPED */
+    int64_t channel;     /* the first column of `up` that is read */
 } nib_gating;
 /* up NIB_NO_ID: only the activation. */
 int nib__emit_swiglu(nib_build *b, nib_gating gating, int gate, int up);

@@ -30,7 +30,7 @@ nib_status nib__model_recipe(nib_recipe **out, const nib_recipe_layer **layers,
         return nib__fail_memory(err, net->site_count * sizeof *list, "the recipe's layers");
     for (size_t i = 0; i < net->site_count; i++) {
         const nib_site *s = &net->sites[i];
-        const bool table = s->role == NIB_ROLE_EMBED || s->role == NIB_ROLE_HEAD;
+        const bool table = s == nib__network_embed(net) || s->role == NIB_ROLE_HEAD;
         list[i] = (nib_recipe_layer){.name = s->name, .role = s->role, .tied = table && net->tied};
     }
     const nib_recipe_input input = {.text = recipe,

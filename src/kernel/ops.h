@@ -257,9 +257,9 @@ typedef enum nib_activation {
 
 /* out = silu(gate) * up, or another activation of the gate */
 typedef struct nib_swiglu {
-    const float *gate, *up; /* [m][ld]; up NULL: activation(gate) alone */
+    const float *gate, *up; /* [m][ld], [m][ldu]; up NULL: activation(gate) alone */
     float *out;             /* [m][ldo]; may be gate */
-    int64_t m, width, ld, ldo;
+    int64_t m, width, ld, ldu, ldo;
     nib_activation activation;
     float alpha, limit; /* SWIGLU_CLAMPED */
 } nib_swiglu;

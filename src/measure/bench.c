@@ -199,9 +199,12 @@ void nib__bench_floats_close(nib_bench_floats *floats)
 static double prompt_operations(const nib_session *s)
 {
     double sum = 0.0;
-    for (size_t i = 1; i < s->model->net.site_count - 1; i++)
-        sum += 2.0 * (double)s->model->net.sites[i].n * (double)s->model->net.sites[i].k *
-               nib__layer_share(s->plan->assignment.layers[i].layer);
+    for (size_t i = 1; i < s->model->net.site_count - 1; i++) {
+        const nib_site *site = &s->model->net.sites[i];
+        if (site->role != NIB_ROLE_EMBED)
+            sum += 2.0 * (double)site->n * (double)site->k *
+                   nib__layer_share(s->plan->assignment.layers[i].layer);
+    }
     return sum;
 }
 

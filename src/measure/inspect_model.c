@@ -189,6 +189,7 @@ nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const
     nib_status status = list_expected(&expected, &job.expected_count, &model->net, &arena, err);
     job.expected = expected;
     job.first_unread = model->net.config.layers;
+    job.first_shared = job.first_unread - model->net.config.shared_layers;
     job.end_unread = job.first_unread + model->net.config.moe.unread_layers;
     if (status == NIB_OK)
         status = nib__verify_render(&job, form, &text, &problems, err);

@@ -18,6 +18,7 @@ const char *nib__layer_kind(const nib_network *net, size_t site)
     case NIB_ROLE_UP:
     case NIB_ROLE_DOWN:
     case NIB_ROLE_ROUTER: return "mlp";
+    case NIB_ROLE_OTHER: return "inputs";
     default: return "attention";
     }
 }

@@ -25,7 +25,7 @@ typedef struct nib_op_table {
     const char *each; /* the unit: "step", "token" */
 } nib_op_table;
 
-/* "attention", "mlp" or "output"; "" for SIZE_MAX, no layer. */
+/* "attention", "mlp", "inputs" (of layers) or "output"; "" for SIZE_MAX, no layer. */
 const char *nib__layer_kind(const nib_network *net, size_t site);
 
 /* Adds to the line of the same name, layers and device, or appends it. */

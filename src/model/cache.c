@@ -11,7 +11,7 @@
 nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t context, nib_type type)
 {
     const bool latent = c->latent.rank > 0;
-    return (nib_kv_shape){.layers = c->layers,
+    return (nib_kv_shape){.layers = c->layers - c->shared_layers,
                           .kv_heads = latent ? 1 : c->kv_heads,
                           .head_dim = latent ? nib__config_latent_key(c) : c->head_dim,
                           .value_dim = c->latent.rank,

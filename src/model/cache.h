@@ -21,7 +21,8 @@ enum {
 
 /* What the cache must hold. */
 typedef struct nib_kv_shape {
-    int64_t layers, kv_heads, head_dim, sequences, context;
+    int64_t layers; /* that keep keys and values: the first ones */
+    int64_t kv_heads, head_dim, sequences, context;
     /* of layers without the window; 0: the same */
     int64_t global_kv_heads, global_head_dim;
     nib_type type;

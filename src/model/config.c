@@ -668,6 +668,7 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     if (r.family->complete != NULL)
         r.family->complete(c);
     report_head_dim(&r);
+    NIB_TRY(nib__config_check_shared(c, name, err));
     NIB_TRY(nib__config_check_mixture(c, name, err));
     NIB_TRY(nib__config_check_latent(c, name, err));
     *out = *c;

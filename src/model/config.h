@@ -90,9 +90,11 @@ typedef struct nib_config {
     nib_latent latent;
     int64_t layers, width, ffn, heads, kv_heads, head_dim, vocab, context;
     int64_t global_kv_heads, global_head_dim; /* of layers without a window; 0: the same */
-    bool keys_are_values; /* layers without a window have no v_proj: values are those of k_proj */
-    int64_t shared_layers, layer_inputs; /* num_kv_shared_layers, hidden_size_per_layer_input */
-    bool wide_mlp;                       /* use_double_wide_mlp */
+    bool keys_are_values;  /* layers without a window have no v_proj: values are those of k_proj */
+    int64_t shared_layers; /* so many last layers read keys and values of earlier ones */
+    bool wide_mlp;         /* their MLPs are twice as wide */
+    int64_t layer_inputs;  /* values looked up per token for each layer; 0: none */
+    int64_t layer_vocab;   /* rows of the table of these */
     double norm_eps, rope_theta;
     nib_rope_kind rope;
     double rope_factor, rope_low, rope_high; /* llama3: factor, low and high frequency factors */
@@ -120,6 +122,7 @@ typedef struct nib_config {
     bool chunked;               /* nib_attn.chunked, of layers that have the window */
     const bool *window_layers;  /* [layers] layers that have the window; NULL: all */
     double embed_scale, residual_scale, logits_scale; /* factors; 0: none */
+    double layer_embed_scale;                         /* of the table of inputs of layers */
     double attention_scale;                           /* of q.k; 0: head_dim^-1/2 */
     double attention_cap, logits_cap;                 /* nib_attn.cap, nib_scale.cap */
     double swiglu_limit;                              /* nib_swiglu.limit */
@@ -156,6 +159,23 @@ NIB_INLINE int64_t nib__config_latent_key(const nib_config *c)
 NIB_INLINE int64_t nib__config_window(const nib_config *c, int64_t layer)
 {
     return c->window_layers == NULL || c->window_layers[layer] ? c->window : 0;
+}
+
+/* The layer whose keys and values a layer reads: its own, or the last one before the shared layers
+ * that also has a window, or has none; -1: there is no such layer. */
+NIB_INLINE int64_t nib__config_kv_layer(const nib_config *c, int64_t layer)
+{
+    const int64_t own = c->layers - c->shared_layers;
+    int64_t source = layer < own ? layer : own - 1;
+    while (source >= 0 && (nib__config_window(c, source) > 0) != (nib__config_window(c, layer) > 0))
+        source--;
+    return source;
+}
+
+/* Width of a layer's MLP. */
+NIB_INLINE int64_t nib__config_ffn(const nib_config *c, int64_t layer)
+{
+    return c->wide_mlp && layer >= c->layers - c->shared_layers ? 2 * c->ffn : c->ffn;
 }
 
 /* Elements of a head, and heads of keys and values, in a layer. */

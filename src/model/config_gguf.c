@@ -8,6 +8,7 @@
 
 #include "arch.h"
 #include "config_gguf_heads.h"
+#include "config_gguf_shared.h"
 #include "config_keys.h"
 #include "config_layers.h"
 #include "config_rope.h"
@@ -161,7 +162,8 @@ static nib_status read_sizes(reader *r)
     bool found = true;
     for (size_t i = 0; i < COUNT(sizes); i++) {
         arch_key(r, sizes[i].name);
-        if (sizes[i].out == &c->kv_heads && nib__gguf_lists_heads(c, r->g, r->key))
+        if ((sizes[i].out == &c->kv_heads && nib__gguf_lists_heads(c, r->g, r->key)) ||
+            (sizes[i].out == &c->ffn && nib__gguf_lists_widths(c, r->g, r->key)))
             continue;
         NIB_TRY(nib__gguf_int(sizes[i].out, sizes[i].needed ? NULL : &found, r->g, r->key, r->err));
         if (found && (*sizes[i].out < 1 || *sizes[i].out > 1 << 30))
@@ -170,6 +172,7 @@ static nib_status read_sizes(reader *r)
     }
     NIB_TRY(skip_layers(r));
     NIB_TRY(nib__gguf_read_heads(c, r->g, r->arch, r->err));
+    NIB_TRY(nib__gguf_read_widths(c, r->g, r->arch, r->err));
     NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g, arch_key(r, eps_key(c)), r->err));
     return nib__gguf_double(&c->rope_theta, &found, r->g, arch_key(r, "rope.freq_base"), r->err);
 }
@@ -232,8 +235,8 @@ static void detect_norms(reader *r)
     if (has_flag(r->c, offsetof(nib_config, qk_norm)))
         r->c->qk_norm =
             nib__checkpoint_find(r->cp, "model.layers.0.self_attn.q_norm.weight") != NULL;
-    for (int64_t i = 0; i < r->c->layers && has_flag(r->c, offsetof(nib_config, keys_are_values));
-         i++) {
+    const int64_t own = r->c->layers - r->c->shared_layers;
+    for (int64_t i = 0; i < own && has_flag(r->c, offsetof(nib_config, keys_are_values)); i++) {
         char name[64];
         snprintf(name, sizeof name, "model.layers.%" PRId64 ".self_attn.v_proj.weight", i);
         if (nib__config_window(r->c, i) == 0)
@@ -940,6 +943,7 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
     NIB_TRY(fill_rope_layers(&r));
     NIB_TRY(read_windows(&r));
     NIB_TRY(read_family_keys(&r));
+    nib__gguf_read_layer_table(out, cp);
     NIB_TRY(check_numbers(&r));
     NIB_TRY(check_flags(&r));
     NIB_TRY(check_experts(&r));
@@ -961,6 +965,13 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
             "says and a GGUF cannot; llama.cpp rounds it",
             family->name);
     NIB_TRY(nib__config_check_heads(out, r.g->name, ledger, err));
+    NIB_TRY(nib__config_check_shared(out, r.g->name, err));
+    if (!nib__gguf_shared_match(out))
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: layers with a window must share the keys and values of layer %" PRId64
+                         ", and those without one of layer %" PRId64 ", which llama.cpp takes",
+                         r.g->name, out->layers - out->shared_layers - 2,
+                         out->layers - out->shared_layers - 1);
     NIB_TRY(nib__config_check_mixture(out, r.g->name, err));
     return nib__config_check_latent(out, r.g->name, err);
 }

@@ -253,3 +253,33 @@ nib_status nib__config_check_heads(const nib_config *c, const char *name, nib_le
             "transformers");
     return NIB_OK;
 }
+
+nib_status nib__config_check_shared(const nib_config *c, const char *name, nib_err *err)
+{
+    if (c->shared_layers >= c->layers)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %" PRId64 " layers share keys and values, but there are %" PRId64
+                         " layers, and the first one needs its own",
+                         name, c->shared_layers, c->layers);
+    for (int64_t i = c->layers - c->shared_layers; i < c->layers; i++)
+        if (nib__config_kv_layer(c, i) < 0)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: layer %" PRId64 ", %s a window, shares the keys and values of "
+                             "an earlier layer of its kind, but no layer before %" PRId64
+                             " is of this kind",
+                             name, i, nib__config_window(c, i) > 0 ? "with" : "without",
+                             c->layers - c->shared_layers);
+    if (c->layer_inputs == 0)
+        return NIB_OK;
+    if (c->layers * c->layer_inputs > SIZE_LIMIT)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: %" PRId64 " layers have inputs of %" PRId64
+                         " values; at most %d values in all are supported",
+                         name, c->layers, c->layer_inputs, SIZE_LIMIT);
+    return c->layer_vocab >= c->vocab
+               ? NIB_OK
+               : nib__fail(err, NIB_UNSUPPORTED,
+                           "%s: the table of inputs of layers has %" PRId64
+                           " rows, but the vocabulary has %" PRId64 " tokens; each needs a row",
+                           name, c->layer_vocab, c->vocab);
+}

@@ -211,17 +211,18 @@ static void report_ids(nib_network *net)
 
 static void report_rows(nib_network *net)
 {
-    const int64_t vocab = net->config.vocab;
     char asked[32], done[32];
     for (size_t i = 0; i < net->site_count; i++) {
         const nib_site *s = &net->sites[i];
-        if ((s->role != NIB_ROLE_EMBED && s->role != NIB_ROLE_HEAD) || s->n <= vocab)
+        const int64_t rows = nib__graph_weight(&net->graph, NIB_WEIGHT_MATRIX, i)->n;
+        const bool of_layers = s->role == NIB_ROLE_EMBED && s != nib__network_embed(net);
+        if ((s->role != NIB_ROLE_EMBED && s->role != NIB_ROLE_HEAD) || s->n <= rows)
             continue;
-        snprintf(asked, sizeof asked, "%" PRId64, vocab);
+        snprintf(asked, sizeof asked, "%" PRId64, rows);
         snprintf(done, sizeof done, "%" PRId64, s->n);
-        nib__ledger_add_overruled(&net->notes, "config-key", "vocab_size", asked, done,
-                                  "%s stores %" PRId64 " rows, all of which are used", s->name,
-                                  s->n);
+        nib__ledger_add_overruled(
+            &net->notes, "config-key", of_layers ? "vocab_size_per_layer_input" : "vocab_size",
+            asked, done, "%s stores %" PRId64 " rows, all of which are used", s->name, s->n);
     }
 }
 
@@ -326,18 +327,36 @@ static bool is_of_encoder(const char *name)
     return found;
 }
 
+/* Says which stored weights are not read because a layer shares keys and values; transformers does
+ * not read them either. */
+static void note_shared(nib_network *net, size_t count)
+{
+    const nib_config *c = &net->config;
+    if (count != 0)
+        nib__ledger_add_note(&net->notes, "shared-keys",
+                             "layers %" PRId64 " to %" PRId64
+                             " share the keys and values of earlier layers, so %zu stored tensors "
+                             "for their own are not read",
+                             c->layers - c->shared_layers, c->layers - 1, count);
+}
+
 /* Checks tensors other than weights. An unread tensor is a note, but an unread bias is an error. */
 static nib_status check_others(nib_network *net, nib_network_use use, nib_err *err)
 {
     const nib_checkpoint *cp = net->checkpoint;
     const char *arch = nib__arch_name(net->config.arch), *first = NULL;
     char shown[160];
-    size_t count = 0;
+    const int64_t own = net->config.layers - net->config.shared_layers;
+    size_t count = 0, shared = 0;
     for (size_t i = 0; i < nib__checkpoint_count(cp); i++) {
         const nib_tensor *tensor = nib__checkpoint_at(cp, i);
         const char *name = tensor->name;
         if (nib__checkpoint_owner(cp, i) != 0) /* part of a matrix */
             continue;
+        if (own < net->config.layers && nib__makes_keys(name, own)) {
+            shared++;
+            continue;
+        }
         const bool norm = is_norm(net, name);
         if (norm && tensor->type == NIB_TYPE_F64)
             report_f64(net, tensor);
@@ -351,6 +370,7 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
                              nib__checkpoint_path(cp), shown, arch);
         first = count++ == 0 ? name : first;
     }
+    note_shared(net, shared);
     if (count != 0)
         nib__ledger_add_setting(
             &net->notes,

@@ -314,7 +314,7 @@ static nib_status load_weights(nib_runner *r, nib_err *err)
             record_refusal(r, status,
                            (nib_refusal){.what = NIB_REFUSED_ROW, .row = r->staging.refused});
         NIB_TRY(status);
-        if (i != 0) /* one row of the embedding is read per token */
+        if (r->net->sites[i].role != NIB_ROLE_EMBED) /* one row is read per token */
             r->weight_bytes += (uint64_t)((double)r->weights[i].bytes *
                                           nib__layer_share(r->plan->layers[i].layer));
     }

@@ -329,16 +329,18 @@ static nib_status run_rope_copy(nib_runner *r, const nib_node *node, int64_t m, 
 static nib_status run_swiglu(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const bool gated = node->of->in[1] >= 0;
-    const nib_swiglu args = {.gate = nib__node_values(r, node, node->from),
-                             .up = gated ? nib__node_values(r, node, node->other) : NULL,
-                             .activation = node->of->activation,
-                             .alpha = (float)node->of->scale,
-                             .limit = (float)node->of->cap,
-                             .out = nib__node_values(r, node, node->to),
-                             .m = m,
-                             .width = node->width,
-                             .ld = r->ops.ld[node->from],
-                             .ldo = r->ops.ld[node->to]};
+    const nib_swiglu args = {
+        .gate = nib__node_values(r, node, node->from),
+        .up = gated ? nib__node_values(r, node, node->other) + node->of->channel : NULL,
+        .activation = node->of->activation,
+        .alpha = (float)node->of->scale,
+        .limit = (float)node->of->cap,
+        .out = nib__node_values(r, node, node->to),
+        .m = m,
+        .width = node->width,
+        .ld = r->ops.ld[node->from],
+        .ldu = r->ops.ld[node->other],
+        .ldo = r->ops.ld[node->to]};
     return nib__run_rows(r, node->row, &args, m, err);
 }
 

@@ -147,7 +147,8 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
 static nib_type stored_dtype(const nib_network *net)
 {
     for (size_t i = 1; i < net->site_count - 1; i++)
-        if (!nib__scheme_is_quantized(&net->sites[i].stored))
+        if (net->sites[i].role != NIB_ROLE_EMBED &&
+            !nib__scheme_is_quantized(&net->sites[i].stored))
             return nib__float_type(net->sites[i].stored.code);
     return net->config.dtype == NIB_TYPE_NONE ? NIB_TYPE_F32 : net->config.dtype;
 }

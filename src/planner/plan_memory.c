@@ -248,7 +248,8 @@ static nib_status say_too_large(nib_plan *p, const load *l, nib_err *err)
 /* Says how many positions the layers with a window keep. */
 static void say_windows(const nib_plan *p, char *out, size_t size)
 {
-    const int64_t layers = p->model->net.config.layers;
+    const nib_config *c = &p->model->net.config;
+    const int64_t layers = c->layers - c->shared_layers;
     char kept[32];
     nib__format_count(kept, (uint64_t)p->cache.window_positions);
     if (p->cache.window_layers == layers)
@@ -268,18 +269,21 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
         if (p->policy.limit_message == NULL)
             return NIB_OK;
     } else {
-        char sequences[48] = "", windows[96] = "";
+        const int64_t shared = p->model->net.config.shared_layers;
+        char sequences[48] = "", windows[96] = "", sharing[64] = "";
         if (p->sequences > 1)
             snprintf(sequences, sizeof sequences, "%lld sequences of ", (long long)p->sequences);
         if (p->cache.window_layers > 0)
             say_windows(p, windows, sizeof windows);
+        if (shared > 0)
+            snprintf(sharing, sizeof sharing, "; %lld more layers share theirs", (long long)shared);
         nib__ledger_add_note(
             &p->assignment.ledger, "memory",
-            "weights %s, keys and values of %s%s positions %s, in %s with %s a token%s",
+            "weights %s, keys and values of %s%s positions %s, in %s with %s a token%s%s",
             nib__format_bytes(weights, p->weight_bytes), sequences,
             nib__format_count(context, (uint64_t)p->context),
             nib__format_bytes(cache, p->cache.bytes), nib__cache_name(p->assignment.cache),
-            nib__format_bytes(token, nib__plan_token_bytes(p)), windows);
+            nib__format_bytes(token, nib__plan_token_bytes(p)), windows, sharing);
     }
     const load l = load_of(p);
     return l.weights <= l.room ? NIB_OK : say_too_large(p, &l, err);

@@ -55,6 +55,11 @@ nib_status nib__plan_check_training(nib_plan *p, nib_err *err)
                          "--memory has no effect in training on the CPU; `nibble train --dry-run` "
                          "reports the memory needed");
     const nib_config *c = &p->model->net.config;
+    if (p->model->net.training && (c->shared_layers > 0 || c->layer_inputs > 0))
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: a model whose layers share keys and values, or have inputs of their "
+                         "own, runs, but cannot be trained yet",
+                         nib__arch_name(c->arch));
     if (p->model->net.training &&
         (!nib__graph_trains(&p->model->net.graph) || c->global_head_dim > 0))
         return nib__fail(

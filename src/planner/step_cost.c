@@ -47,12 +47,22 @@ static double rest_seconds(const step *s, const nib_graph_node *node)
     return rest > 0 ? values * sizeof(float) / rate + m->launch_s : 0;
 }
 
+/* Values cached per position by the layer whose state the attention at `at` reads. */
+static double cached_values(const nib_graph *g, size_t at)
+{
+    size_t i = at;
+    while (g->nodes[i].op != NIB_OP_STORE_KV || g->nodes[i].layer != g->nodes[at].layer)
+        i--;
+    const double keys = (double)g->values[g->nodes[i].in[0]].columns;
+    return keys * (g->nodes[i].in[1] >= 0 ? 2 : 1);
+}
+
 /* Everything in the graph except linear layers and lookups. The norm before the head is left out:
  * it takes less than the error of the rates. */
 static double other_seconds(const step *s)
 {
     const nib_graph *g = s->plan->graph;
-    double sum = 0, kv = 0;
+    double sum = 0;
     for (size_t i = 0; g != NULL && i < g->node_count; i++) {
         const nib_graph_node *node = &g->nodes[i];
         const double columns = node->in[0] >= 0 ? (double)g->values[node->in[0]].columns : 0;
@@ -65,12 +75,10 @@ static double other_seconds(const step *s)
             sum += s->tokens * values * sizeof(float) / rate + m->launch_s;
         if (node->op == NIB_OP_ROUTE) /* what it lists is a few bytes per expert and token */
             sum += machine_of(s, NIB_OP_SORT)->launch_s;
-        if (node->op == NIB_OP_STORE_KV)
-            kv = columns * (node->in[1] >= 0 ? 2 : 1);
         if (node->op == NIB_OP_LINEAR_HEADS)
             sum += rest_seconds(s, node);
         if (node->op == NIB_OP_ATTN)
-            sum += attention_seconds(s, columns, kv, node);
+            sum += attention_seconds(s, columns, cached_values(g, i), node);
     }
     return sum;
 }

@@ -78,7 +78,7 @@ static void put_torchao(nib_jsonw *w, const nib_quantize_job *job, const nib_out
     for (size_t i = 0; i < job->count; i++) {
         const nib_quantize_layer *l = &job->layers[i];
         if (l->role == NIB_ROLE_EMBED)
-            embedding = nib__layer_is_quantized(l);
+            embedding = embedding || nib__layer_is_quantized(l);
         else if (!nib__layer_is_quantized(l))
             nib__jsonw_string(w, l->name);
     }

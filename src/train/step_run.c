@@ -274,6 +274,7 @@ static void run_swiglu(nib_step *s, const nib_train_node *n)
                           .m = s->m,
                           .width = n->columns,
                           .ld = ld(s, n->in[0]),
+                          .ldu = ld(s, n->in[0]),
                           .ldo = ld(s, n->out[0])};
     run_tokens(s, n, &a, 1);
 }

@@ -425,7 +425,8 @@ static bool is_unread(const verifier *v, const char *name)
     if (strncmp(name, layers, size) != 0)
         return false;
     const int64_t layer = strtoll(name + size, NULL, 10);
-    return layer >= v->job->first_unread && layer < v->job->end_unread;
+    return (layer >= v->job->first_unread && layer < v->job->end_unread) ||
+           (layer < v->job->first_unread && nib__makes_keys(name, v->job->first_shared));
 }
 
 /* Checks that every implied weight is stored, and nothing else. A bias belongs to the entry of its

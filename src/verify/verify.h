@@ -32,6 +32,7 @@ typedef struct nib_verify_job {
     size_t expected_count; /* 0: completeness is not checked */
     /* Decoder layers that the model does not read, of which anything may be stored. */
     int64_t first_unread, end_unread;
+    int64_t first_shared; /* from this layer on, keys and values need no weights, but may have */
     /* Compare module `head` with `against_head` of the other checkpoint: an output that is tied
      * only there. NULL: all modules have the same names. */
     const char *head, *against_head;

@@ -21,6 +21,26 @@ nibble plan "$gemma" --json >own.json
 equal 'keys and values take as much' "$(grep -o '"cache_bytes": *[0-9]*' own.json)" "$(grep -o '"cache_bytes": *[0-9]*' gguf.json)"
 check 'quantize' nibble quantize "$gemma" quantized --recipe 8da4w-g32 --quiet
 check 'verify it' nibble verify quantized
-mkdir shared
-sed 's/"num_kv_shared_layers": 0/"num_kv_shared_layers": 1/' "$gemma/config.json" >shared/config.json
-refused 3 '*num_kv_shared_layers is 1; only 0 is supported for gemma4_text' plan shared
+
+# E2B's kind: layers that share keys and values, and have inputs of their own
+shared=$REPO/tests/golden/models/gemma4_shared
+small=$REPO/tests/golden/gguf/gemma4_shared.gguf
+for model in "$shared" "$small"; do
+    check "plan $model as asked" nibble plan "$model" --strict
+done
+check 'plan the layers that share' nibble plan "$shared"
+tr -s ' \n' ' ' <"$seen.out" >plan.txt
+check 'weights that are not read' grep -q 'layers 5 to 8 share the keys and values of earlier layers, so 12 stored tensors' plan.txt
+check 'the cache of 5 of 9 layers' grep -q '384 B a token; 4 of 5 layers keep only 640 positions, for their window; 4 more layers share theirs' plan.txt
+check 'quantize' nibble quantize "$shared" quantized --recipe 8da4w-g32+embed --quiet --force
+check 'verify it' nibble verify quantized
+check 'run it' nibble plan quantized --strict
+check 'convert the GGUF' nibble convert "$small" as --format safetensors --quiet --force
+check 'convert it back' nibble convert as again.gguf --format gguf --quiet --force
+same 'the GGUF that is back has the same weights' again.gguf as
+for model in "$small" as again.gguf; do
+    nibble plan "$model" --json >plan.json
+    grep -o '"cache_bytes": *[0-9]*' plan.json
+done >caches
+equal 'keys and values take as much' 1 "$(sort -u caches | wc -l)"
+refused 3 '*layers that share keys and values would read those of other layers in a GGUF*' convert "$shared" as.gguf --format gguf --force

@@ -100,12 +100,13 @@ static bool check_swiglu(verdict *v, const nib_kernel *row, const nib_kernel *re
                          int64_t width, value_class class, rng *r)
 {
     memory m = {.count = 0};
-    const int64_t ld = width + below(r, 3);
+    const int64_t ld = width + below(r, 3), ldu = width + below(r, 5);
     nib_swiglu a = {.gate = floats(&m, rows * ld, r, class),
-                    .up = floats_or_none(&m, rows * ld, r),
+                    .up = floats_or_none(&m, rows * ldu, r),
                     .m = rows,
                     .width = width,
                     .ld = ld,
+                    .ldu = ldu,
                     .ldo = width + below(r, 3),
                     .alpha = 1.702F,
                     .limit = 0.5F,

@@ -13,6 +13,8 @@
 /* Keys without which transformers would give the text model embeddings for each layer. */
 #define TEXT "\"hidden_size_per_layer_input\":0,\"head_dim\":16,\"global_head_dim\":32"
 #define MOE "\"enable_moe_block\":true,\"num_experts\":8,\"top_k_experts\":2"
+#define SLIDING "\"sliding_attention\""
+#define FULL "\"full_attention\""
 #define ENCODERS                                                                                   \
     "\"vision_config\":{\"model_type\":\"gemma4_vision\",\"hidden_size\":1152},\"audio_config\":"  \
     "null,\"image_token_id\":258880,\"boi_token_id\":255999,\"eoi_token_id\":258882,"              \
@@ -127,17 +129,43 @@ static void test_experts(void **state)
     expect_refused(MOE ",\"moe_intermediate_size\":24,\"top_k_experts\":9", NIB_BAD_INPUT);
 }
 
-/* E2B and E4B, by the first key that is not built; and attention to later positions. */
-static void test_refused(void **state)
+/* The last layers share the keys and values of the last layer of their kind before them, and may
+ * have wider MLPs; layers have inputs of their own. */
+static void test_shared(void **state)
 {
     (void)state;
     parsed p;
-    expect_refused("\"num_kv_shared_layers\":1", NIB_BAD_INPUT);
-    expect_refused("\"hidden_size_per_layer_input\":256", NIB_BAD_INPUT);
-    expect_refused("\"use_bidirectional_attention\":\"all\"", NIB_UNSUPPORTED);
-    open_config(&p, "gemma4_text", ""); /* transformers' default is 256 */
-    refused(NIB_BAD_INPUT, p.status, &p.err);
+    open_gemma(&p,
+               "\"num_hidden_layers\":8,\"layer_types\":[" SLIDING "," FULL "," SLIDING "," SLIDING
+               "," FULL "," SLIDING "," SLIDING "," FULL "],\"num_kv_shared_layers\":4,"
+               "\"use_double_wide_mlp\":true");
+    assert_int_equal(p.status, NIB_OK);
+    static const int sources[] = {0, 1, 2, 3, 1, 3, 3, 1};
+    for (int64_t i = 0; i < 8; i++) {
+        assert_int_equal(nib__config_kv_layer(&p.config, i), sources[i]);
+        assert_int_equal(nib__config_ffn(&p.config, i), (i < 4 ? 1 : 2) * p.config.ffn);
+    }
     close_parsed(&p);
+    open_config(&p, "gemma4_text", ""); /* transformers' defaults */
+    assert_int_equal(p.status, NIB_OK);
+    assert_true(p.config.layer_inputs == 256 && p.config.layer_vocab == 262144 &&
+                p.config.layer_embed_scale == 16 && p.config.shared_layers == 0 &&
+                nib__config_ffn(&p.config, 1) == p.config.ffn);
+    close_parsed(&p);
+    expect_refused("\"num_kv_shared_layers\":2", NIB_BAD_INPUT); /* of two layers */
+    expect_refused("\"num_kv_shared_layers\":1,\"layer_types\":[" SLIDING "," FULL "]",
+                   NIB_BAD_INPUT); /* none before it has no window */
+    expect_refused("\"hidden_size_per_layer_input\":8,\"vocab_size_per_layer_input\":9",
+                   NIB_UNSUPPORTED);
+    expect_refused("\"hidden_size_per_layer_input\":65536,\"num_hidden_layers\":257",
+                   NIB_BAD_INPUT);
+}
+
+/* Attention to later positions. */
+static void test_refused(void **state)
+{
+    (void)state;
+    expect_refused("\"use_bidirectional_attention\":\"all\"", NIB_UNSUPPORTED);
 }
 
 static void open_outer(parsed *p, const char *type, const char *inner, const char *outer)
@@ -196,6 +224,9 @@ static void test_written(void **state)
     (void)state;
     static const char *const cases[] = {
         "",
+        "\"hidden_size_per_layer_input\":8,\"vocab_size_per_layer_input\":1000,"
+        "\"num_hidden_layers\":4,\"layer_types\":[" SLIDING "," FULL "," SLIDING "," FULL "],"
+        "\"num_kv_shared_layers\":2,\"use_double_wide_mlp\":true",
         MOE ",\"moe_intermediate_size\":24,\"attention_k_eq_v\":true,"
             "\"num_global_key_value_heads\":1,\"final_logit_softcapping\":30.0,"
             "\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":9",
@@ -219,6 +250,8 @@ static void test_written(void **state)
                     a->logits_cap == b->logits_cap && a->window == b->window &&
                     a->keys_are_values == b->keys_are_values && a->moe.top_k == b->moe.top_k &&
                     a->moe.experts == b->moe.experts && a->moe.ffn == b->moe.ffn);
+        assert_true(a->layer_inputs == b->layer_inputs && a->layer_vocab == b->layer_vocab &&
+                    a->shared_layers == b->shared_layers && a->wide_mlp == b->wide_mlp);
         for (int64_t l = 0; l < a->layers; l++)
             assert_true(nib__config_head_dim(a, l) == nib__config_head_dim(b, l) &&
                         nib__config_kv_heads(a, l) == nib__config_kv_heads(b, l) &&
@@ -234,8 +267,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_layers),
         cmocka_unit_test(test_rope),     cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_model_with_images),
-        cmocka_unit_test(test_written),
+        cmocka_unit_test(test_shared),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_written),  cmocka_unit_test(test_model_with_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,6 +54,18 @@
     "\"rope_theta\":10000.0,\"rope_type\":\"default\"}},\"sliding_window\":1024,"                  \
     "\"tie_word_embeddings\":true,\"use_bidirectional_attention\":\"vision\","                     \
     "\"use_double_wide_mlp\":false,\"vocab_size_per_layer_input\":262144"
+/* Of the small models, whose layers have inputs of their own. */
+#define GEMMA4_SMALL                                                                               \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"attention_k_eq_v\":false,"               \
+    "\"bos_token_id\":2,\"dtype\":\"bfloat16\",\"enable_moe_block\":false,\"eos_token_id\":1,"     \
+    "\"final_logit_softcapping\":30.0,\"global_head_dim\":512,\"head_dim\":256,"                   \
+    "\"hidden_activation\":\"gelu_pytorch_tanh\",\"hidden_size_per_layer_input\":256,"             \
+    "\"moe_intermediate_size\":null,\"num_experts\":null,\"num_global_key_value_heads\":null,"     \
+    "\"pad_token_id\":0,\"rms_norm_eps\":1e-06,\"rope_parameters\":{\"full_attention\":{"          \
+    "\"partial_rotary_factor\":0.25,\"rope_theta\":1000000.0,\"rope_type\":\"proportional\"},"     \
+    "\"sliding_attention\":{\"rope_theta\":10000.0,\"rope_type\":\"default\"}},"                   \
+    "\"sliding_window\":512,\"tie_word_embeddings\":true,\"top_k_experts\":null,"                  \
+    "\"use_bidirectional_attention\":null,\"vocab_size_per_layer_input\":262144"
 #define COHERE                                                                                     \
     "\"attention_bias\":false,\"attention_dropout\":0.0,\"hidden_act\":\"silu\","                  \
     "\"layer_norm_eps\":1e-05,\"use_qk_norm\":false"
@@ -232,6 +244,12 @@ static const published models[] = {
      1024, 6,
      GEMMA4 ",\"enable_moe_block\":false,\"moe_intermediate_size\":null,\"num_experts\":null,"
             "\"num_global_key_value_heads\":4,\"top_k_experts\":null"},
+    {"the text part of gemma-4-E2B-it", "gemma4_text", "Gemma4", 1536, 6144, 35, 8, 1, 262144,
+     131072, 4.628, 512, 5,
+     GEMMA4_SMALL ",\"num_kv_shared_layers\":20,\"use_double_wide_mlp\":true"},
+    {"the text part of gemma-4-E4B-it", "gemma4_text", "Gemma4", 2560, 10240, 42, 8, 2, 262144,
+     131072, 7.462, 512, 6,
+     GEMMA4_SMALL ",\"num_kv_shared_layers\":18,\"use_double_wide_mlp\":false"},
     {"Qwen3-Coder-30B-A3B-Instruct", "qwen3_moe", "Qwen3Moe", 2048, 5472, 48, 32, 4, 151936, 262144,
      30.532, 0, 0,
      QWEN3_MOE ",\"max_window_layers\":28,\"moe_intermediate_size\":768,\"rope_theta\":10000000"},

@@ -23,10 +23,10 @@
 
 /* Files under tests/golden/gguf. */
 static const char *const files[] = {
-    "llama",    "qwen2",   "qwen2_yarn", "qwen3",          "smollm3",   "olmo2",   "exaone4",
-    "granite",  "gemma",   "gemma2",     "gemma3",         "command-r", "cohere2", "starcoder2",
-    "stablelm", "phi3",    "glm4",       "stablelm_norms", "qwen3moe",  "mixtral", "granitemoe",
-    "gpt-oss",  "glm4moe", "llama4",     "gemma4"};
+    "llama",    "qwen2",   "qwen2_yarn", "qwen3",          "smollm3",      "olmo2",   "exaone4",
+    "granite",  "gemma",   "gemma2",     "gemma3",         "command-r",    "cohere2", "starcoder2",
+    "stablelm", "phi3",    "glm4",       "stablelm_norms", "qwen3moe",     "mixtral", "granitemoe",
+    "gpt-oss",  "glm4moe", "llama4",     "gemma4",         "gemma4_shared"};
 
 /* A key to add in place of the file's own. */
 typedef struct change {
@@ -299,8 +299,15 @@ static void test_values_refused(void **state)
         {"gemma4", {U32(".attention.value_length_swa", 8)}, NIB_UNSUPPORTED},
         {"gemma4", {U32(".rope.dimension_count_swa", 8)}, NIB_UNSUPPORTED},
         {"gemma4", {U32(".rope.dimension_count", 16)}, NIB_UNSUPPORTED},
-        {"gemma4", {U32(".attention.shared_kv_layers", 1)}, NIB_BAD_INPUT},
-        {"gemma4", {U32(".embedding_length_per_layer_input", 8)}, NIB_BAD_INPUT},
+        /* layers that share: of 4 and 6, in other numbers than there are layers of both kinds */
+        {"gemma4", {U32(".attention.shared_kv_layers", 1)}, NIB_UNSUPPORTED},
+        {"gemma4", {U32(".attention.shared_kv_layers", 4)}, NIB_BAD_INPUT},
+        {"gemma4", {I32(".attention.shared_kv_layers", -1)}, NIB_BAD_INPUT},
+        {"gemma4_shared", {U32(".attention.shared_kv_layers", 4)}, NIB_UNSUPPORTED},
+        {"gemma4_shared", {U32(".attention.shared_kv_layers", 0)}, NIB_UNSUPPORTED},
+        {"gemma4_shared", {FLAGS(".feed_forward_length", "111122")}, NIB_BAD_INPUT},
+        {"gemma4_shared", {ARRAY(".feed_forward_length")}, NIB_BAD_INPUT},
+        {"gemma4", {U32(".embedding_length_per_layer_input", 1 << 17)}, NIB_BAD_INPUT},
         {"gemma4", {ARRAY(".attention.head_count_kv")}, NIB_BAD_INPUT},
         {"gemma4", {FLAGS(".attention.head_count_kv", "1212")}, NIB_BAD_INPUT},
         {"gemma4", {FLAGS(".attention.sliding_window_pattern", "1100")}, NIB_BAD_INPUT},

@@ -57,6 +57,7 @@ static const char *const families[] = {"llama2",
                                        "llama4_plain",
                                        "gemma4",
                                        "gemma4_dense",
+                                       "gemma4_shared",
                                        "deepseek_v2",
                                        "deepseek_v3",
                                        "kimi_k2",
@@ -514,9 +515,9 @@ static void add_ones(const char *directory, const char *name, int64_t count)
 static void test_on_device(void **state)
 {
     static const char *const models[] = {
-        "cohere_norms", "stablelm_norms", "qwen3_moe", "glm4_moe", "gpt_oss",
-        "mixtral",      "granitemoe",     "llama4",    "gemma4",   "gemma4_dense",
-        "deepseek_v2",  "deepseek_v3",    "kimi_k2"};
+        "cohere_norms",  "stablelm_norms", "qwen3_moe",   "glm4_moe", "gpt_oss",
+        "mixtral",       "granitemoe",     "llama4",      "gemma4",   "gemma4_dense",
+        "gemma4_shared", "deepseek_v2",    "deepseek_v3", "kimi_k2"};
     enum { VOCAB_MAX = 256 };
     opened o;
     (void)state;

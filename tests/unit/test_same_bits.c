@@ -208,6 +208,8 @@ static void test_experts(void **state)
     check_scheme("tests/golden/models/llama4", NULL, "f32", NULL);
     check_scheme("tests/golden/models/gemma4", "8da4w-g32", "bf16", "int8");
     check_scheme("tests/golden/models/gemma4", NULL, "f32", NULL);
+    check_scheme("tests/golden/models/gemma4_shared", "8da4w-g32", "bf16", "int8");
+    check_scheme("tests/golden/models/gemma4_shared", "8da4w-g32+embed", "f32", NULL);
     check_scheme("tests/golden/gguf/qwen3moe.gguf", NULL, "f32", NULL);
     assert_int_equal(failures, 0);
 }

@@ -200,6 +200,7 @@ static void test_models(void **state)
         {"mistral_window", NULL, "bf16"},  {"phi3_longrope", "int8wo", "f32"},
         {"deepseek_v3", "int8wo", "bf16"}, {"kimi_k2", NULL, "f32"},
         {"cohere2", "fp8dq", "f32"},       {"ministral3", NULL, "f32"},
+        {"gemma4_shared", NULL, "f32"},
     };
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {

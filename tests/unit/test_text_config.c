@@ -16,23 +16,23 @@
 
 #include "refused.h"
 
-#define MODEL "tests/golden/models/gemma4"
+#define MODELS "tests/golden/models/"
 
 enum { TOKENS = 40, VOCAB_MAX = 256 };
 
-static char *read_whole(const char *name, size_t *size)
+static char *read_whole(const char *model, const char *name, size_t *size)
 {
     const nib_allocator a = nib__allocator_default();
     char path[128], *text;
     nib_err err;
-    snprintf(path, sizeof path, MODEL "/%s", name);
+    snprintf(path, sizeof path, "%s/%s", model, name);
     if (nib__file_read(&text, size, path, 1 << 24, &a, &err) != NIB_OK)
         fail_msg("%s", err.text);
     return text;
 }
 
 /* The same weights under other names, and a bias of an encoder, which the text model lacks. */
-static void write_weights(const char *directory)
+static void write_weights(const char *directory, const char *model)
 {
     static const char from[] = "\"model.", to[] = "\"model.language_model.",
                       encoder[] = "\"model.vision_tower.a.bias\":{\"dtype\":\"F32\",\"shape\":[0],"
@@ -40,7 +40,7 @@ static void write_weights(const char *directory)
     const nib_allocator a = nib__allocator_default();
     char path[300];
     size_t size, used = 0;
-    char *file = read_whole("model.safetensors", &size);
+    char *file = read_whole(model, "model.safetensors", &size);
     uint64_t header;
     memcpy(&header, file, 8);
     uint8_t *out = malloc(2 * size + sizeof encoder);
@@ -68,12 +68,12 @@ static void write_weights(const char *directory)
     nib__release(&a, file);
 }
 
-static void write_config(const char *directory)
+static void write_config(const char *directory, const char *model)
 {
     const nib_allocator a = nib__allocator_default();
     char path[300], text[4096];
     size_t size;
-    char *config = read_whole("config.json", &size);
+    char *config = read_whole(model, "config.json", &size);
     const int used =
         snprintf(text, sizeof text,
                  "{\"architectures\":[\"Gemma4ForConditionalGeneration\"],\"model_type\":"
@@ -112,16 +112,19 @@ static size_t run(const char *path, float *out)
 
 static void test_same_bits(void **state)
 {
+    static const char *const models[] = {MODELS "gemma4", MODELS "gemma4_shared"};
     (void)state;
-    char directory[256];
-    float alone[VOCAB_MAX] = {0}, within[VOCAB_MAX] = {0};
-    make_directory(directory);
-    write_weights(directory);
-    write_config(directory);
-    assert_int_equal(run(MODEL, alone), 0);
-    assert_int_equal(run(directory, within), 1);
-    assert_memory_equal(alone, within, sizeof alone);
-    drop_directory(directory);
+    for (size_t i = 0; i < COUNT(models); i++) {
+        char directory[256];
+        float alone[VOCAB_MAX] = {0}, within[VOCAB_MAX] = {0};
+        make_directory(directory);
+        write_weights(directory, models[i]);
+        write_config(directory, models[i]);
+        assert_int_equal(run(models[i], alone), 0);
+        assert_int_equal(run(directory, within), 1);
+        assert_memory_equal(alone, within, sizeof alone);
+        drop_directory(directory);
+    }
 }
 
 int main(void)

@@ -703,6 +703,7 @@ static void check_activation_golden(FILE *file, int64_t rows, int64_t width, gat
                               .m = rows,
                               .width = width,
                               .ld = width,
+                              .ldu = width,
                               .ldo = width,
                               .activation = g.activation};
         row->run.swiglu(&a, 0, rows);

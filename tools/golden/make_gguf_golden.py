@@ -214,6 +214,17 @@ FAMILIES = {
                      top_k_experts=2, moe_intermediate_size=32, final_logit_softcapping=20.0),
         "types": {"": [T.Q8_0], "gate_up_proj": [T.Q4_0, T.Q8_0], "router.proj": [T.F32]},
     },
+    "gemma4_shared": {  # as E2B, with the unread weights of the layers that share keys and values
+        "arch": "gemma4",
+        "config": transformers.Gemma4TextConfig,
+        "model": transformers.Gemma4ForCausalLM,
+        "keys": dict(GEMMA, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=1, head_dim=16, global_head_dim=32,
+                     sliding_window=24, hidden_size_per_layer_input=32, vocab_size_per_layer_input=272,
+                     layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2, num_kv_shared_layers=3,
+                     use_double_wide_mlp=True, final_logit_softcapping=20.0),
+        "types": {"": [T.Q8_0], "embed_tokens_per_layer": [T.Q5_0], "per_layer_model_projection": [T.F16],
+                  "per_layer_input_gate": [T.F32], "mlp.up_proj": [T.Q4_0]},
+    },
     "command-r": {
         "config": transformers.CohereConfig,
         "model": transformers.CohereForCausalLM,
@@ -329,8 +340,12 @@ GEMMA4 = {"layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate
           "router.per_expert_scale": "ffn_down_exps.scale", "router.proj.weight": "ffn_gate_inp.weight",
           "pre_feedforward_layernorm_2.weight": "pre_ffw_norm_2.weight",
           "post_feedforward_layernorm_1.weight": "post_ffw_norm_1.weight",
-          "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight"}
-WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+          "post_feedforward_layernorm_2.weight": "post_ffw_norm_2.weight",
+          "per_layer_input_gate.weight": "inp_gate.weight", "per_layer_projection.weight": "proj.weight",
+          "post_per_layer_input_norm.weight": "post_norm.weight"}
+WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+         "model.embed_tokens_per_layer": "per_layer_token_embd", "model.per_layer_model_projection": "per_layer_model_proj",
+         "model.per_layer_projection_norm": "per_layer_proj_norm"}
 
 
 def gguf_name(family, name):
@@ -348,7 +363,7 @@ def gguf_name(family, name):
     rest = rest.replace("feed_forward.", "mlp.")
     names = dict(NAMES, **PLAIN, **FUSED, **GLM, **SPARSE)
     names.update(LATE if family in ("gpt-oss", "glm4moe") else {})
-    names.update(AFTER if family in ("olmo2", "exaone4") else AROUND if family in ("gemma2", "gemma3", "gemma4") else {})
+    names.update(AFTER if family in ("olmo2", "exaone4") else AROUND if family in ("gemma2", "gemma3", "gemma4", "gemma4_shared") else {})
     return f"blk.{layer}.{names[rest]}.{part}"
 
 
@@ -439,7 +454,11 @@ def add_keys(writer, name, c):
     writer.add_block_count(c.num_hidden_layers + (name == "glm4moe"))
     writer.add_context_length(c.max_position_embeddings)
     writer.add_embedding_length(c.hidden_size)
-    writer.add_feed_forward_length(getattr(c, "intermediate_size_mlp", c.intermediate_size))
+    first = c.num_hidden_layers - getattr(c, "num_kv_shared_layers", 0)
+    if getattr(c, "use_double_wide_mlp", False):
+        writer.add_feed_forward_length([c.intermediate_size * (1 + (i >= first)) for i in range(c.num_hidden_layers)])
+    else:
+        writer.add_feed_forward_length(getattr(c, "intermediate_size_mlp", c.intermediate_size))
     writer.add_head_count(c.num_attention_heads)
     if name != "gemma4":
         writer.add_head_count_kv(c.num_key_value_heads)
@@ -526,9 +545,20 @@ def add_gemma4_keys(writer, c):
     writer.add_value_length_swa(own.head_dim)
     writer.add_rope_dimension_count(wide.head_dim)
     writer.add_rope_dimension_count_swa(own.head_dim)
-    writer.add_expert_count(c.num_experts)
-    writer.add_expert_used_count(c.top_k_experts)
-    writer.add_expert_feed_forward_length(c.moe_intermediate_size)
+    if c.enable_moe_block:
+        writer.add_expert_count(c.num_experts)
+        writer.add_expert_used_count(c.top_k_experts)
+        writer.add_expert_feed_forward_length(c.moe_intermediate_size)
+
+
+def add_unread(writer, rng, config):
+    """Keys and values of the layers that share those of earlier ones, which Gemma 4's files hold nevertheless."""
+    for layer in range(config.num_hidden_layers - config.num_kv_shared_layers, config.num_hidden_layers):
+        width = config.per_layer_config[layer].head_dim
+        for name in ("attn_k", "attn_v"):
+            values = rng.standard_normal((config.num_key_value_heads * width, config.hidden_size)).astype(np.float32)
+            writer.add_tensor(f"blk.{layer}.{name}.weight", values)
+        writer.add_tensor(f"blk.{layer}.attn_k_norm.weight", np.ones(width, np.float32))
 
 
 def proportional_divisors(config):
@@ -636,8 +666,9 @@ def write_model(directory, name, family, logits):
             writer.add_tensor(f"rope_factors_{which}.weight", factors)
     if "rope_scaling" in family["keys"]:
         writer.add_tensor("rope_freqs.weight", rope_divisors(config))
-    if name == "gemma4":
+    if arch == "gemma4":
         writer.add_tensor("rope_freqs.weight", proportional_divisors(config))
+        add_unread(writer, rng, config)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

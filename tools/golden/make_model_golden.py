@@ -144,6 +144,11 @@ def make(directory, family, what):
             if "layer_scalar" in name:
                 stored[name] = fill(name, buffer.shape, generator, 0).to(what["type"])
                 buffer.copy_(stored[name].to(torch.float32))
+    first = config.num_hidden_layers - getattr(config, "num_kv_shared_layers", 0)
+    for layer in range(first, config.num_hidden_layers):  # stored as the layers before store them, but not read
+        for name in (f"layers.{{}}.self_attn.{part}.weight" for part in what.get("unread", ())):
+            like = stored["model." + name.format(config.layer_types.index(config.layer_types[layer]))]
+            stored["model." + name.format(layer)] = fill(name, like.shape, generator, 1).to(what["type"])
     assert (what.get("prefix", "") + "lm_head.weight" in stored) != what["config"].get("tie_word_embeddings", what.get("tied"))
     made = (f"torch {torch.__version__}, transformers {transformers.__version__}, safetensors "
             f"{safetensors.__version__}; seed {SEED}; {COMMAND}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small models of make_model_golden.py with experts, and Gemma 4's dense one beside its mixture."""
+"""The small models of make_model_golden.py with experts, and Gemma 4's dense ones beside its mixture."""
 import torch
 
 MIXTURES = {
@@ -367,5 +367,38 @@ MIXTURES = {
             "vocab_size": 173,
         },
         "lengths": [40, 27],
+    },
+    # as E2B: inputs of each layer; the last layers share keys and values, whose unread weights are stored, too
+    "gemma4_shared": {
+        "type": torch.bfloat16,
+        "unread": ("k_proj", "v_proj", "k_norm"),
+        "config": {
+            "architectures": ["Gemma4ForCausalLM"],
+            "model_type": "gemma4_text",
+            "attention_k_eq_v": False,
+            "bos_token_id": 2,
+            "dtype": "bfloat16",
+            "eos_token_id": 1,
+            "final_logit_softcapping": 30.0,
+            "global_head_dim": 32,
+            "head_dim": 16,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "hidden_size": 48,
+            "hidden_size_per_layer_input": 24,
+            "intermediate_size": 36,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 3,
+            "max_position_embeddings": 2048,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 9,
+            "num_key_value_heads": 1,
+            "num_kv_shared_layers": 4,
+            "rms_norm_eps": 1e-6,
+            "sliding_window": 20,
+            "tie_word_embeddings": True,
+            "use_double_wide_mlp": True,
+            "vocab_size": 181,
+            "vocab_size_per_layer_input": 190,
+        },
+        "lengths": [40, 640],
     },
 }

@@ -79,7 +79,7 @@ void NIB_TOKEN(rope)(const nib_rope *a, int64_t m0, int64_t m1)
 NIB_INLINE void swiglu_as(const nib_swiglu *a, int64_t m0, int64_t m1, bool gelu, bool gated)
 {
     for (int64_t m = m0; m < m1; m++) {
-        const float *gate = a->gate + m * a->ld, *up = gated ? a->up + m * a->ld : NULL;
+        const float *gate = a->gate + m * a->ld, *up = gated ? a->up + m * a->ldu : NULL;
         float *out = a->out + m * a->ldo;
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
             nib_lanes sigmoid;
@@ -96,7 +96,7 @@ static void swiglu_clamped(const nib_swiglu *a, int64_t m0, int64_t m1)
     const nib_lanes most = nib__lanes_set(a->limit), least = nib__lanes_set(-a->limit),
                     one = nib__lanes_set(1.0f), slope = nib__lanes_set(-a->alpha);
     for (int64_t m = m0; m < m1; m++) {
-        const float *gate = a->gate + m * a->ld, *up = a->up + m * a->ld;
+        const float *gate = a->gate + m * a->ld, *up = a->up + m * a->ldu;
         float *out = a->out + m * a->ldo;
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
             const nib_lanes g = nib__lanes_min(most, nib__lanes_load_at(gate, i, a->width));

@@ -94,6 +94,7 @@ int nib__launch_swiglu(const void *args, nib_launch out[])
     nib__launch_memory(out, a->out);
     nib__launch_int(out, a->width);
     nib__launch_int(out, a->ld);
+    nib__launch_int(out, a->ldu);
     nib__launch_int(out, a->ldo);
     nib__launch_int(out, a->activation);
     nib__launch_int(out, a->up != NULL);

@@ -86,7 +86,8 @@ __kernel void store_kv(GLOBAL_ARG(float, k), GLOBAL_ARG(float, v), GLOBAL_ARG(uc
 
 /* One work-item per element of a row. kind: nib_activation; alpha and limit: of the clamped one. */
 __kernel void swiglu(GLOBAL_ARG(float, gate), GLOBAL_ARG(float, up), GLOBAL_ARG(float, out),
-                     int width, int ld, int ldo, int kind, int has_up, float alpha, float limit)
+                     int width, int ld, int ldu, int ldo, int kind, int has_up, float alpha,
+                     float limit)
 {
     GLOBAL_CONST_PTR(float, gate);
     GLOBAL_CONST_PTR(float, up);
@@ -96,7 +97,7 @@ __kernel void swiglu(GLOBAL_ARG(float, gate), GLOBAL_ARG(float, up), GLOBAL_ARG(
     if (i >= width)
         return;
     const float of_gate = gate[row * (size_t)ld + (size_t)i];
-    const float of_up = has_up ? up[row * (size_t)ld + (size_t)i] : 1.0f;
+    const float of_up = has_up ? up[row * (size_t)ldu + (size_t)i] : 1.0f;
     /* not fmin() and fmax(), which drop a NaN */
     const float low = limit < of_up ? limit : of_up;
     const float u = kind == CLAMPED ? (-limit > low ? -limit : low) + 1.0f : of_up;

@@ -192,6 +192,11 @@ int nib__block_latent(nib_build *b, const nib_config *c, int64_t layer, int x);
 int nib__block_add(nib_build *b, const nib_config *c, int x, int branch);
 /* Emits down(silu(gate(x)) * up(x)), or with the family's activation. */
 int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x);
+/* Emits the inputs of all layers, [layers * layer_inputs]: from the scaled embedding x, and from a
+ * table of their own. */
+int nib__block_layer_inputs(nib_build *b, const nib_config *c, int x);
+/* Emits x plus what a layer makes of its part of these inputs. */
+int nib__block_layer_input(nib_build *b, const nib_config *c, int64_t layer, int x, int inputs);
 /* Emits a mixture of experts over x, each a gated MLP of the width c->moe.ffn, or in layers without
  * one a gated MLP. */
 int nib__block_experts(nib_build *b, const nib_config *c, int64_t layer, int x);
@@ -207,7 +212,7 @@ void nib__build_parallel(nib_build *b, const nib_config *c);
 /* Emits the last norm and the head; returns the logits. */
 int nib__block_head(nib_build *b, const nib_config *c, int x);
 
-/* Sets the factor of the embedding: the root of its width, rounded to the weights' type. */
+/* Sets the factors of embeddings: the root of their width, rounded to the weights' type. */
 void nib__gemma_complete(nib_config *c);
 
 /* ---- the families ---- */

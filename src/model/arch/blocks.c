@@ -64,7 +64,9 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
     const int64_t window = nib__config_window(c, layer), head_dim = nib__config_head_dim(c, layer),
                   kv_heads = nib__config_kv_heads(c, layer);
     const int table = window > 0 && c->local_theta > 0;
-    const bool rotates = nib__config_has_rope(c, layer), scales = c->query_beta > 0;
+    const int64_t back = layer - nib__config_kv_layer(c, layer);
+    const bool rotates = nib__config_has_rope(c, layer), scales = c->query_beta > 0,
+               stores = back == 0;
     const int query_table = table == 1 || (scales && !c->query_unrotated);
     const int sinks = nib__family_of(c)->sinks
                           ? nib__build_vector(b, layer, "self_attn.sinks", c->heads)
@@ -76,28 +78,32 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
                                                   ? c->attention_scale
                                                   : (double)(1.0f / sqrtf((float)head_dim)),
                                      .cap = c->attention_cap,
-                                     .sinks = sinks};
+                                     .sinks = sinks,
+                                     .layers_back = back};
     const int64_t width = c->width, wide = c->heads * head_dim, narrow = kv_heads * head_dim;
     int q = linear(b, x, NIB_ROLE_Q, layer, "self_attn.q_proj", wide, width, c->qkv_bias);
-    int k = linear(b, x, NIB_ROLE_K, layer, "self_attn.k_proj", narrow, width, c->qkv_bias);
-    int v = k;
-    if (!c->keys_are_values || window > 0)
+    int k = NIB_NO_ID, v = NIB_NO_ID;
+    if (stores)
+        v = k = linear(b, x, NIB_ROLE_K, layer, "self_attn.k_proj", narrow, width, c->qkv_bias);
+    if (stores && (!c->keys_are_values || window > 0))
         v = linear(b, x, NIB_ROLE_V, layer, "self_attn.v_proj", narrow, width, c->qkv_bias);
-    if (nib__family_of(c)->value_norms)
+    if (stores && nib__family_of(c)->value_norms)
         v = nib__emit_norm(b, v, NIB_NO_ID, kv_heads);
     q = norm_heads(b, c, q, layer, "self_attn.q_norm", c->heads, norm);
-    k = norm_heads(b, c, k, layer, "self_attn.k_norm", kv_heads, norm);
-    if (rotates) {
+    if (stores)
+        k = norm_heads(b, c, k, layer, "self_attn.k_norm", kv_heads, norm);
+    if (rotates)
         q = nib__emit_rope(b, q, c->heads, query_table, 0);
-        k = nib__emit_rope(b, k, kv_heads, table, 0);
-    } else if (scales && c->query_unrotated) {
+    else if (scales && c->query_unrotated)
         q = nib__emit_rope(b, q, c->heads, 1, 0); /* by an angle of 0 */
-    }
+    if (rotates && stores)
+        k = nib__emit_rope(b, k, kv_heads, table, 0);
     if (rotates && norm == NIB_QK_BARE) {
         q = nib__emit_norm(b, q, NIB_NO_ID, c->heads);
         k = nib__emit_norm(b, k, NIB_NO_ID, kv_heads);
     }
-    nib__emit_store(b, k, v);
+    if (stores)
+        nib__emit_store(b, k, v);
     const int attended = nib__emit_attention(b, q, attention);
     return linear(b, attended, NIB_ROLE_O, layer, "self_attn.o_proj", width, wide, c->o_bias);
 }
@@ -109,12 +115,38 @@ int nib__block_add(nib_build *b, const nib_config *c, int x, int branch)
 
 int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x)
 {
-    const int64_t width = c->width, ffn = c->ffn;
+    const int64_t width = c->width, ffn = nib__config_ffn(c, layer);
     const bool bias = c->mlp_bias;
     int gate = linear(b, x, NIB_ROLE_GATE, layer, "mlp.gate_proj", ffn, width, bias);
     int up = linear(b, x, NIB_ROLE_UP, layer, "mlp.up_proj", ffn, width, bias);
     int h = nib__emit_swiglu(b, gating_of(c), gate, up);
     return linear(b, h, NIB_ROLE_DOWN, layer, "mlp.down_proj", width, ffn, bias);
+}
+
+int nib__block_layer_inputs(nib_build *b, const nib_config *c, int x)
+{
+    const int64_t each = c->layer_inputs, all = c->layers * each;
+    const nib_norm_form form = nib__family_of(c)->norm;
+    int y =
+        linear(b, x, NIB_ROLE_OTHER, -1, "model.per_layer_model_projection", all, c->width, false);
+    y = nib__emit_scale(b, y, 1 / sqrt((double)c->width), 0);
+    const int norm = nib__build_norm(b, -1, "model.per_layer_projection_norm", 1, each, form);
+    y = nib__emit_norm(b, y, norm, c->layers);
+    const int table = nib__build_matrix(b, NIB_ROLE_EMBED, -1, "model.embed_tokens_per_layer",
+                                        c->layer_vocab, all, false);
+    const int e = nib__emit_scale(b, nib__emit_embed(b, table), c->layer_embed_scale, 0);
+    return nib__emit_scale(b, nib__emit_add(b, y, e), 1 / sqrt(2.0), 0);
+}
+
+int nib__block_layer_input(nib_build *b, const nib_config *c, int64_t layer, int x, int inputs)
+{
+    const int64_t each = c->layer_inputs;
+    nib_gating gating = gating_of(c);
+    gating.channel = layer * each;
+    int y = linear(b, x, NIB_ROLE_OTHER, layer, "per_layer_input_gate", each, c->width, false);
+    y = nib__emit_swiglu(b, gating, y, inputs);
+    y = linear(b, y, NIB_ROLE_OTHER, layer, "per_layer_projection", c->width, each, false);
+    return nib__block_add(b, c, x, nib__block_norm(b, c, layer, "post_per_layer_input_norm", y));
 }
 
 /* How a layer's router chooses. A sigmoid's sum may be 0, so it gets a floor. */

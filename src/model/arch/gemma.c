@@ -27,12 +27,19 @@ static void build_sandwich(nib_build *b, const nib_config *c)
     nib__block_head(b, c, x);
 }
 
+/* The root, rounded to the weights' type. */
+static double rounded_root(const nib_config *c, int64_t width)
+{
+    const float root = sqrtf((float)width);
+    return (double)(c->dtype == NIB_TYPE_BF16  ? nib__bf16_to_f32(nib__f32_to_bf16(root))
+                    : c->dtype == NIB_TYPE_F16 ? nib__f16_to_f32(nib__f32_to_f16(root))
+                                               : root);
+}
+
 void nib__gemma_complete(nib_config *c)
 {
-    const float root = sqrtf((float)c->width);
-    c->embed_scale = (double)(c->dtype == NIB_TYPE_BF16  ? nib__bf16_to_f32(nib__f32_to_bf16(root))
-                              : c->dtype == NIB_TYPE_F16 ? nib__f16_to_f32(nib__f32_to_f16(root))
-                                                         : root);
+    c->embed_scale = rounded_root(c, c->width);
+    c->layer_embed_scale = rounded_root(c, c->layer_inputs);
 }
 
 /* Scales scores by the width of a head; for the largest model of each version by width / heads. */

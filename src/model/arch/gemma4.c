@@ -4,9 +4,12 @@
  * window have heads of another width, of which RoPE rotates a quarter, and values that are those
  * of the keys before their norm. Values are normalized without a weight, scores are not scaled, and
  * each layer's result is multiplied by a number. In a mixture, experts run beside the MLP on the
- * residual, each with norms of its own; the router normalizes the residual for itself.
+ * residual, each with norms of its own; the router normalizes the residual for itself. In small
+ * models each layer also reads values that are looked up for it, and the last layers share the keys
+ * and values of earlier ones.
  */
 #include "arch.h"
+#include "config_layers.h"
 
 #include <math.h>
 
@@ -30,12 +33,15 @@ static int build_mlp(nib_build *b, const nib_config *c, int64_t layer, int x)
 static void build(nib_build *b, const nib_config *c)
 {
     int x = nib__block_embed(b, c);
+    const int inputs = c->layer_inputs > 0 ? nib__block_layer_inputs(b, c, x) : NIB_NO_ID;
     for (int64_t layer = 0; layer < c->layers; layer++) {
         int y = nib__block_norm(b, c, layer, "input_layernorm", x);
         y = nib__block_attention(b, c, layer, y, NIB_QK_HEADS);
         x = nib__block_add(b, c, x, nib__block_norm(b, c, layer, "post_attention_layernorm", y));
         y = build_mlp(b, c, layer, x);
         x = nib__block_add(b, c, x, nib__block_norm(b, c, layer, "post_feedforward_layernorm", y));
+        if (c->layer_inputs > 0)
+            x = nib__block_layer_input(b, c, layer, x, inputs);
         x = nib__emit_scale_by(b, x, nib__build_vector(b, layer, "layer_scalar", 1));
     }
     nib__block_head(b, c, x);
@@ -51,6 +57,8 @@ static void complete(nib_config *c)
         c->moe.experts = 0;
     if (!c->keys_are_values) /* as in transformers; nib__config_check_heads says so */
         c->global_kv_heads = 0;
+    if (c->layer_inputs == 0)
+        c->layer_vocab = c->vocab; /* without effect */
 }
 
 static const nib_expert_names experts = {.router = "router.proj",
@@ -79,14 +87,11 @@ static const nib_family_key keys[] = {
      .is = NIB_OWN_FLAG,
      .least = 0,
      .most = 1},
-    NIB_OPTIONAL_KEY("num_kv_shared_layers", "attention.shared_kv_layers", shared_layers, 0, 0, 0),
+    NIB_OPTIONAL_KEY("num_kv_shared_layers", "attention.shared_kv_layers", shared_layers, 0, 0,
+                     NIB_LAYERS_MAX),
     NIB_COUNT_KEY("hidden_size_per_layer_input", "embedding_length_per_layer_input", layer_inputs,
-                  256, 0, 0),
-    {.key = "vocab_size_per_layer_input",
-     .is = NIB_OWN_CHECKED,
-     .absent = 1,
-     .least = 1,
-     .most = 1e9},
+                  256, 0, 65536),
+    NIB_COUNT_KEY("vocab_size_per_layer_input", NULL, layer_vocab, 262144, 1, 1 << 24),
     {.key = "use_double_wide_mlp",
      .at = offsetof(nib_config, wide_mlp),
      .is = NIB_OWN_FLAG,
@@ -109,8 +114,7 @@ const nib_family_row nib__family_gemma4 = {
     .name = "gemma4_text",
     .class_name = "Gemma4ForCausalLM",
     .outer = "gemma4",
-    .title = "Gemma 4 26B-A4B and 31B (text)",
-    .limits = "E2B and E4B, whose layers share keys and values and read embeddings of their own",
+    .title = "Gemma 4 E2B, E4B, 26B-A4B and 31B (text)",
     .gguf = "gemma4",
     .listed_merges = true,
     .head_norms = true,
