@@ -139,7 +139,7 @@ typedef struct nib_sinks_dw {
 } nib_sinks_dw;
 
 /* Gradient of a router's logits, from those of the weights w_j = c q_j of the chosen experts, where
- * c is the rule's scale:
+ * c is the rule's scale. If the weights have factors, dw_j is the given gradient times the factor:
  *
  *   weights that add up to c (softmax over the chosen, or normalized softmax):
  *       dx_i = w_i * (dw_i - (sum of w_j dw_j) / c), 0 for the others
@@ -160,7 +160,19 @@ typedef struct nib_route_dx {
     int64_t m, ldx, ldr, lddx;
     const float *load; /* [experts]; NULL: none */
     float balance;
+    const float *weight_scales; /* [experts] as in nib_route_tokens; NULL: none */
+    float *weights;             /* [m][top_k] w before these factors, written if there are any */
 } nib_route_dx;
+
+/* Gradients of the factors of the experts' weights: dw[e] = the sum over the tokens of expert e of
+ * dweight * weight, with the weight before its factor: in blocks of NIB_TRAIN_ROWS tokens, one
+ * fused multiply-add per token. */
+typedef struct nib_route_dw {
+    const float *routing;           /* [m][ldr] as ROUTE wrote it */
+    const float *dweight, *weights; /* [m][top_k] */
+    float *dw;                      /* [experts] */
+    int64_t m, top_k, ldr;
+} nib_route_dw;
 
 /* dweight[i][j] = dy[i] . y[row[i][j]], summed in lanes: the gradients of a nib_combine's weights.
  * Of a weight on an expert's input: dy is that input, y the gradient of the expert's row. */

@@ -41,18 +41,25 @@ nib_expert_rows nib__step_order(const nib_step *s, int buffer, const nib_routing
 
 /* ---- forward ---- */
 
+/* The vector of a router: a bias that only chooses, or factors of the weights; or NULL. */
+static const float *router_vector(const nib_step *s, const nib_train_node *n, bool factors)
+{
+    const bool has = n->param != SIZE_MAX && n->of->routing->weight_scales == factors;
+    return has ? s->weights + s->params->items[n->param].at : NULL;
+}
+
 void nib__step_route(nib_step *s, const nib_train_node *n)
 {
     const nib_routing *rule = n->of->routing;
     const int64_t top_k = rule->top_k;
-    const nib_route_tokens a = {
-        .rule = rule,
-        .logits = rows(s, n->in[0]),
-        .bias = n->param != SIZE_MAX ? s->weights + s->params->items[n->param].at : NULL,
-        .out = rows(s, n->out[0]),
-        .m = s->m,
-        .ldx = ld(s, n->in[0]),
-        .ldo = ld(s, n->out[0])};
+    const nib_route_tokens a = {.rule = rule,
+                                .logits = rows(s, n->in[0]),
+                                .bias = router_vector(s, n, false),
+                                .weight_scales = router_vector(s, n, true),
+                                .out = rows(s, n->out[0]),
+                                .m = s->m,
+                                .ldx = ld(s, n->in[0]),
+                                .ldo = ld(s, n->out[0])};
     nib__step_run_tokens(s, n->row, &a, 1);
     for (int64_t i = s->rows.is_part ? s->rows.first : 0,
                  end = s->rows.is_part ? s->rows.end : s->m;
@@ -142,8 +149,23 @@ void nib__step_route_dx(nib_step *s, const nib_train_node *n)
                             .ldr = ld(s, n->in[2]),
                             .lddx = ld(s, n->out[0]),
                             .load = rule->balance > 0 ? s->experts.load : NULL,
-                            .balance = balance_factor(s, rule)};
+                            .balance = balance_factor(s, rule),
+                            .weight_scales = router_vector(s, n, true),
+                            .weights = n->out[1] >= 0 ? rows(s, n->out[1]) : NULL};
     nib__step_run_tokens(s, n->row, &a, 1);
+}
+
+void nib__step_route_dw(nib_step *s, const nib_train_node *n)
+{
+    const nib_routing *rule = n->of->routing;
+    const nib_route_dw a = {.dweight = rows(s, n->in[0]),
+                            .routing = rows(s, n->in[1]),
+                            .weights = rows(s, n->in[2]),
+                            .dw = s->gradients + s->params->items[n->param].at,
+                            .m = s->m,
+                            .top_k = rule->top_k,
+                            .ldr = ld(s, n->in[1])};
+    nib__step_run_parts(s, n->row, &a, rule->experts, 1);
 }
 
 void nib__step_combine_dw(nib_step *s, const nib_train_node *n)

@@ -14,7 +14,7 @@ check 'the ledger names the loss of sequences' grep -qF \
 check 'the ledger names both keys' grep -qF \
     'model.load_balance_coeff, model.router_aux_loss_coef 0.1 (option): training does not balance the experts of deepseek_v2' said
 
-for config in qwen3_moe_debugmodel qwen3_moe_debugmodel_mxfp8 glm4_moe_debugmodel deepseek_v3_debugmodel; do
+for config in qwen3_moe_debugmodel qwen3_moe_debugmodel_mxfp8 glm4_moe_debugmodel deepseek_v3_debugmodel gemma4_debugmodel; do
     check "train $config" nibble train "$REPO/configs/$config.json" --quiet "${short[@]}" --job.dump_folder "$PWD/$config"
     echo "$config"
     sed 's/  memory:.*//' "$seen.out"

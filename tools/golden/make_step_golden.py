@@ -30,6 +30,13 @@ MOE = dict(tie_word_embeddings=False, head_dim=8, pad_token_id=None)
 LATENT = dict(tie_word_embeddings=False, pad_token_id=None, num_key_value_heads=4, num_experts_per_tok=2,
               moe_intermediate_size=12, n_shared_experts=1, first_k_dense_replace=1)
 
+# A layer with a window and one without, whose heads are wider and of which a quarter rotates.
+GEMMA4 = dict(tie_word_embeddings=True, head_dim=6, global_head_dim=16, num_kv_shared_layers=0, hidden_size_per_layer_input=0,
+              hidden_activation="gelu_pytorch_tanh", sliding_window=6, final_logit_softcapping=3.0, pad_token_id=None,
+              layer_types=["sliding_attention", "full_attention"], rope_parameters={
+                  "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                  "full_attention": {"rope_type": "proportional", "rope_theta": 100.0, "partial_rotary_factor": 0.25}})
+
 # Class, and config members besides COMMON. The embedding row of a pad_token_id would get no gradient.
 FAMILIES = {
     "llama": ("Llama", dict(tie_word_embeddings=True)),
@@ -50,6 +57,9 @@ FAMILIES = {
     "gemma3": ("Gemma3Text", dict(tie_word_embeddings=True, head_dim=8, hidden_activation="gelu_pytorch_tanh",
                                   query_pre_attn_scalar=8, sliding_window=4,
                                   pad_token_id=None, layer_types=["sliding_attention", "full_attention"])),
+    "gemma4": ("Gemma4Text", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=5,
+                                  top_k_experts=3, moe_intermediate_size=12)),
+    "gemma4_dense": ("Gemma4Text", GEMMA4),
     "cohere": ("Cohere", dict(tie_word_embeddings=True, logit_scale=0.5, pad_token_id=None, layer_norm_eps=1e-5)),
     "cohere_norms": ("Cohere", dict(tie_word_embeddings=True, logit_scale=0.5, pad_token_id=None, layer_norm_eps=1e-5,
                                     use_qk_norm=True)),
@@ -115,8 +125,10 @@ def expert_parts(name, value, config):
     """Splits a stack [experts][rows][columns]; Llama 4 and gpt-oss have [experts][columns][rows], gpt-oss with gate and up in turn."""
     turned, in_turn = config.model_type in ("gpt_oss", "llama4_text"), config.model_type == "gpt_oss"
     kind = "bias" if name.endswith("_bias") else "weight"
-    layer = re.split(r"\.(?:mlp|block_sparse_moe|feed_forward)\.", name)[0]
+    layer = re.split(r"\.(?:mlp|block_sparse_moe|feed_forward|experts)\.", name)[0]
     prefix, gate, up, down = EXPERTS.get(config.model_type, EXPERTS["qwen3_moe"])
+    if config.model_type == "gemma4_text":  # experts beside the MLP
+        prefix = "experts."
     result = []
     for e, part in enumerate(value):
         part = part.T if turned and kind == "weight" else part
@@ -136,9 +148,9 @@ def parts(name, value, config):
         return [(name.replace("block_sparse_moe.router", "mlp.gate").replace("mlp.router", "mlp.gate"), value)]
     if config.model_type == "mixtral" and ".mlp.gate." in name:
         return [(name.replace(".mlp.gate.", ".block_sparse_moe.gate."), value)]
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    kv = config.num_key_value_heads * head
     if "qkv_proj" in name:
+        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        kv = config.num_key_value_heads * head
         rows = value.split([config.num_attention_heads * head, kv, kv])
         return [(name.replace("qkv_proj", f"{part}_proj"), r) for part, r in zip("qkv", rows)]
     if "gate_up_proj" in name:
@@ -166,11 +178,19 @@ def make(arch, folder):
     model.config._experts_implementation = "eager"  # the others have no float64
     with torch.no_grad():
         for name, p in model.named_parameters():
-            scale = 1.0 if "norm" in name and name.endswith("weight") and not arch.startswith("gemma") else 0.0
+            stored_as_is = not arch.startswith("gemma") or arch.startswith("gemma4")  # else minus 1
+            is_factor = "norm" in name and name.endswith("weight") or name.endswith(("router.scale", "per_expert_scale"))
+            scale = 1.0 if is_factor and stored_as_is else 0.0
             p.copy_((scale + 0.15 * torch.randn(p.shape)).float().double())
+            if arch.startswith("gemma4") and "q_norm" in name:  # scores have no other factor
+                p.mul_(0.4).copy_(p.float().double())
+            if "router.proj" in name:  # Gemma 4's, whose input is divided by the root of the width
+                p.mul_(4.0).copy_(p.float().double())
         for name, buffer in model.named_buffers():
             if "e_score_correction_bias" in name:  # large enough to change choices
                 buffer.copy_(0.2 * torch.randn(buffer.shape))
+            if "layer_scalar" in name:
+                buffer.copy_((1 + 0.25 * torch.randn(buffer.shape)).float().double())
     rows = torch.randint(0, COMMON["vocab_size"], (len(ROWS), 21))
     count = rows.shape[0] * 20
     total, choices = 0.0, []
@@ -204,7 +224,7 @@ def make(arch, folder):
         for part, grad in parts(name, p.grad.float(), model.config):
             tensors[part] = grad.contiguous()
     for name, buffer in model.named_buffers():
-        if "e_score_correction_bias" in name:
+        if "e_score_correction_bias" in name or "layer_scalar" in name:
             weights[name] = buffer.float()
             tensors[name] = torch.zeros_like(weights[name])
     join_heads(tensors)

@@ -74,6 +74,25 @@ static void balance_dx(float *dx, const float *scores, const float *load, float 
     }
 }
 
+/* Routing [2 top_k] with the weights before their factors, which are also written to `weights`, and
+ * the gradients of these weights. */
+static void without_factors(float *routing, float *dweight, float *weights, const nib_route_dx *a,
+                            int64_t m)
+{
+    const nib_routing *rule = a->rule;
+    const float *given = a->dweight + m * rule->top_k;
+    float scores[NIB_EXPERTS_MAX];
+    int64_t chosen[NIB_TOP_K_MAX];
+    score_experts(scores, a->logits + m * a->ldx, rule);
+    for (int64_t j = 0; j < rule->top_k; j++) {
+        routing[j] = a->routing[m * a->ldr + j];
+        chosen[j] = (int64_t)routing[j];
+        dweight[j] = given[j] * a->weight_scales[chosen[j]];
+    }
+    weigh_experts(weights, chosen, scores, NULL, rule);
+    memcpy(routing + rule->top_k, weights, (size_t)rule->top_k * sizeof *weights);
+}
+
 void NIB_EXPERTS(route_dx)(const nib_route_dx *a, int64_t m0, int64_t m1)
 {
     const nib_routing *rule = a->rule;
@@ -81,11 +100,15 @@ void NIB_EXPERTS(route_dx)(const nib_route_dx *a, int64_t m0, int64_t m1)
         const float *logits = a->logits + m * a->ldx, *routing = a->routing + m * a->ldr,
                     *dweight = a->dweight + m * rule->top_k;
         float *dx = a->dx + m * a->lddx;
-        float scores[NIB_EXPERTS_MAX];
+        float scores[NIB_EXPERTS_MAX], own[2 * NIB_TOP_K_MAX], down[NIB_TOP_K_MAX];
         const bool plain = rule->score == NIB_SCORE_SOFTMAX && !rule->normalize,
                    sigmoid =
                        rule->score == NIB_SCORE_SIGMOID || rule->score == NIB_SCORE_CHOSEN_SIGMOID;
         memset(dx, 0, (size_t)rule->experts * sizeof *dx);
+        if (a->weight_scales != NULL) {
+            without_factors(own, down, a->weights + m * rule->top_k, a, m);
+            routing = own, dweight = down;
+        }
         if (sigmoid)
             sigmoid_row(scores, logits, rule->experts);
         else if (plain || a->load != NULL)
