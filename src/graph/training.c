@@ -386,14 +386,14 @@ static void add_forward(lister *l, size_t i)
     add(l, &node);
 }
 
-/* Sums of probabilities over tokens, for the load-balancing loss. */
+/* Sums of probabilities and of choices over tokens, for the load-balancing loss. */
 static void add_route_sums(lister *l, size_t i)
 {
     nib_training_node node = node_of(l, NIB_OP_ROUTE_SUMS, i);
     if (node_at(l, i)->op != NIB_OP_ROUTE || node_at(l, i)->routing->balance == 0)
         return;
     node.weight = NIB_NO_ID;
-    node.in[0] = l->now[node_at(l, i)->in[0]];
+    node.in[0] = l->now[node_at(l, i)->in[0]], node.in[1] = l->now[node_at(l, i)->out];
     add(l, &node);
 }
 

@@ -55,7 +55,7 @@ typedef struct nib_training_value {
  *   LINEAR_EXPERTS, its CAST_T, LINEAR_DX and LINEAR_DW: as for a linear layer, and last the order;
  *               the products are those of each expert with its rows
  *   COMBINE     rows, routing, order    -> the sum of each token's rows
- *   ROUTE_SUMS  logits                     for the load-balancing loss, as BALANCE, which sums up
+ *   ROUTE_SUMS  logits, routing            for the load-balancing loss, as BALANCE, which sums up
  *   ROUTE_DX    gradients of weights, logits, routing -> dx, weights before their factors
  *   ROUTE_DW    gradients of weights, routing, weights before their factors
  *                                          the gradients of these factors

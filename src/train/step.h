@@ -148,10 +148,14 @@ typedef struct nib_step_part {
 
 /* What the mixtures of a model share; step_experts.c. */
 typedef struct nib_step_mixtures {
-    float *load;         /* [experts] f of the load-balancing loss of this micro-batch */
-    float *sums;         /* [blocks of tokens][experts] */
-    int64_t amax_step;   /* from one expert's magnitudes to the next one's */
-    uint64_t scratch_at; /* offset of sums in a worker's scratch */
+    /* of the load-balancing loss of this micro-batch: the tokens of a sequence, which are all its
+     * tokens unless the loss is over sequences, and how many sequences there are */
+    int64_t sequence, sequences;
+    float *load;                      /* f: [experts], or [layers][sequences][experts] */
+    float *group_counts, *group_sums; /* [layers][sequences][experts]; unused over all layers */
+    float *sums, *counts;             /* [blocks of tokens][experts] */
+    int64_t amax_step;                /* from one expert's magnitudes to the next one's */
+    uint64_t scratch_at;              /* offset of sums in a worker's scratch */
     size_t pieces, count;
     nib_step_args *args;  /* [pieces] */
     nib_step_part *parts; /* [pieces], `count` of them in use */

@@ -73,6 +73,38 @@ static void test_golden_f32(void **state)
     check_golden(&(setting){.name = "qwen2", .isa = "ref"}, 1e-4);
 }
 
+/* DeepSeek's load-balancing loss over whole micro-batches, and the gradients of the routers. */
+static void test_balance_of_micro_batches(void **state)
+{
+    static const char *const names[] = {"deepseek_v2", "deepseek_v3"};
+    static float golden[4096];
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        fixture f;
+        double wanted;
+        size_t routers = 0;
+        open_fixture(&f, &(setting){.name = names[i], .whole_batches = true});
+        run(&f, f.gradients);
+        const double balance = (double)*nib__load_loss(&f.params.load, f.gradients);
+        values(&f, "whole.balance", &wanted, sizeof wanted);
+        assert_true(fabs(balance - wanted) < 1e-6 * wanted);
+        for (size_t p = 0; p < f.params.count; p++) {
+            const nib_param *gate = &f.params.items[p];
+            char name[192];
+            if (gate->entry->role != NIB_ROLE_ROUTER || gate->role != NIB_PARAM_WEIGHT)
+                continue;
+            snprintf(name, sizeof name, "whole.%s", gate->name);
+            values(&f, name, golden, sizeof golden);
+            const double off = distance(f.gradients + gate->at, golden, nib__param_size(gate));
+            if (!(off < 1e-4))
+                fail_msg("%s, %s: %g", names[i], gate->name, off);
+            routers++;
+        }
+        assert_int_equal(routers, 1);
+        close_fixture(&f);
+    }
+}
+
 /* The cosine between the gradient of a model and the golden one. */
 static double gradient_cosine(const setting *s)
 {
@@ -338,10 +370,15 @@ static void test_chains(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_f32),      cmocka_unit_test(test_golden_low),
-        cmocka_unit_test(test_golden_qat),      cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_qat_scale_types), cmocka_unit_test(test_same_bits_qat),
-        cmocka_unit_test(test_chains),          cmocka_unit_test(test_same_bits_mixtures),
+        cmocka_unit_test(test_golden_f32),
+        cmocka_unit_test(test_golden_low),
+        cmocka_unit_test(test_golden_qat),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_qat_scale_types),
+        cmocka_unit_test(test_same_bits_qat),
+        cmocka_unit_test(test_balance_of_micro_batches),
+        cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_same_bits_mixtures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

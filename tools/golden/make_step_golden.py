@@ -93,13 +93,13 @@ FAMILIES = {
     # latent attention: queries from the hidden state, and through a latent vector; yarn with mscale, and without
     "deepseek_v2": ("DeepseekV2", dict(LATENT, q_lora_rank=None, kv_lora_rank=14, qk_nope_head_dim=6, qk_rope_head_dim=4,
                                        v_head_dim=7, n_routed_experts=6, topk_method="group_limited_greedy", n_group=3,
-                                       topk_group=2, norm_topk_prob=False, routed_scaling_factor=2.0)),
+                                       topk_group=2, norm_topk_prob=False, routed_scaling_factor=2.0), 0.3),
     "deepseek_v3": ("DeepseekV3", dict(LATENT, q_lora_rank=10, kv_lora_rank=18, qk_nope_head_dim=8, qk_rope_head_dim=6,
                                        v_head_dim=5, attention_bias=True, n_routed_experts=6, n_group=2, topk_group=1,
                                        norm_topk_prob=True, routed_scaling_factor=1.5, rope_parameters={
                                            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
                                            "original_max_position_embeddings": 5, "beta_fast": 32.0, "beta_slow": 1.0,
-                                           "mscale": 1.0, "mscale_all_dim": 0.5})),
+                                           "mscale": 1.0, "mscale_all_dim": 0.5}), 0.2),
     "gpt_oss": ("GptOss", dict(MOE, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, swiglu_limit=0.5, rope_parameters={
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,
         "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
@@ -171,6 +171,33 @@ def join_heads(tensors):
         tensors[name.replace("_layernorm.norms.0", "_norm")] = torch.stack(heads)
 
 
+def watch_routers(model):
+    """A list that gets (logits, chosen) of each router that runs."""
+    seen = []
+    for module in model.modules():
+        if type(module).__name__ in ("DeepseekV2TopkRouter", "DeepseekV3TopkRouter"):
+            module.register_forward_hook(lambda _, __, out: seen.append((out[0], out[2])))
+    return seen
+
+
+def deepseek_balance(layers, length, config):
+    """DeepSeek's load-balancing loss, which transformers lack: added over layers, of sequences of `length` tokens their mean.
+
+    DeepSeek-AI, "DeepSeek-V2", 2024, section 2.2.3; for sigmoids "DeepSeek-V3 Technical Report", 2024, equations 17 to 20."""
+    n, k = config.n_routed_experts, config.num_experts_per_tok
+    total = 0.0
+    for logits, chosen in layers:
+        for scores, own in zip(logits.double().split(length), chosen.split(length)):
+            if config.model_type == "deepseek_v3":
+                own = scores.topk(k).indices
+                scores = scores.sigmoid() / scores.sigmoid().sum(-1, keepdim=True)
+            else:
+                scores = scores.softmax(-1)
+            share = torch.bincount(own.reshape(-1), minlength=n).double() * n / (k * length)
+            total = total + (share * scores.mean(0)).sum() * length / len(logits)
+    return total
+
+
 def make(arch, folder):
     os.makedirs(f"{folder}/{arch}", exist_ok=True)
     torch.manual_seed(SEED)
@@ -193,7 +220,7 @@ def make(arch, folder):
                 buffer.copy_((1 + 0.25 * torch.randn(buffer.shape)).float().double())
     rows = torch.randint(0, COMMON["vocab_size"], (len(ROWS), 21))
     count = rows.shape[0] * 20
-    total, choices = 0.0, []
+    total, choices, deepseek, seen = 0.0, [], [], watch_routers(model)
     aux = FAMILIES[arch][2] if len(FAMILIES[arch]) > 2 else 0.0
     for row, lengths in zip(rows, ROWS):
         at = 0
@@ -202,10 +229,20 @@ def make(arch, folder):
             out = model(ids[None], **({"output_router_logits": True} if aux else {}))
             logits = out.logits[0]
             choices.append(out.router_logits if aux else None)
+            deepseek.append(seen.copy())
+            seen.clear()
             total = total + torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
             at += length
     loss = total / count
-    if aux:
+    whole = None
+    if aux and deepseek[0]:
+        layers = [[torch.cat(values) for values in zip(*layer)] for layer in zip(*deepseek)]
+        balance = deepseek_balance(layers, 20, model.config)
+        whole = deepseek_balance(layers, count, model.config)  # seq_aux false
+        gates = {name: p for name, p in model.named_parameters() if name.endswith("mlp.gate.weight")}
+        of_whole = torch.autograd.grad(loss + aux * whole, list(gates.values()), retain_graph=True)
+        loss = loss + aux * balance
+    elif aux:
         module = sys.modules[type(model).__module__]
         pooled = tuple(torch.cat(layers) for layers in zip(*choices))
         balance = module.load_balancing_loss_func(pooled, len(pooled[0].T), model.config.num_experts_per_tok)
@@ -218,6 +255,9 @@ def make(arch, folder):
     if aux:
         tensors["balance"] = balance.detach().double().reshape(1)
         tensors["aux"] = torch.tensor([aux], dtype=torch.float64)
+    if whole is not None:
+        tensors["whole.balance"] = whole.detach().reshape(1)
+        tensors.update({f"whole.{name}": grad.float() for name, grad in zip(gates, of_whole)})
     for name, p in model.named_parameters():
         for stored, value in published(model.config.model_type, name, p.detach().float()):
             weights[stored] = value.contiguous()

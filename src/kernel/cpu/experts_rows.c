@@ -127,7 +127,7 @@ static const nib_kernel rows[] = {
     EACH_ISA(route_sums_f32, ROUTE_SUMS, LANES, route_sums,
              "sums of the experts' probabilities over blocks of 256 tokens"),
     ROW(balance_f32, BALANCE, ref, 90, EXACT, NIB_NO_CONDS, NULL, balance, balance_ref,
-        "the load-balancing loss, from counts and sums of all layers"),
+        "the load-balancing loss, from counts and sums of layers"),
 };
 
 const nib_family nib__family_experts = {rows, COUNT(rows)};
