@@ -40,6 +40,7 @@ typedef struct setting {
     bool wgrad_with_hp;
     bool watched;               /* runs operations one by one, not in chains */
     const char *qat;            /* golden gradients of quantization-aware training */
+    bool whole_batches;         /* DeepSeek's load-balancing loss is not over sequences */
     const char *device, *place; /* of the request; NULL: the CPU */
     nib_engine *engine;         /* reused, with its compiled kernels; NULL: a new one */
 } setting;
@@ -85,16 +86,20 @@ static inline void open_golden(fixture *f, const char *name)
 }
 
 /* Sets the coefficient of the load-balancing loss, as a training config does. */
-static inline void set_balance(fixture *f)
+static inline void set_balance(fixture *f, bool whole_batches)
 {
     const nib_graph *g = &f->model->net.graph;
     double aux = 0;
     if (nib__checkpoint_find(f->golden, "aux") == NULL)
         return;
     values(f, "aux", &aux, sizeof aux);
-    for (size_t i = 0; i < g->node_count; i++)
-        if (g->nodes[i].op == NIB_OP_ROUTE)
-            ((nib_routing *)(uintptr_t)g->nodes[i].routing)->balance = (float)aux;
+    for (size_t i = 0; i < g->node_count; i++) {
+        nib_routing *rule = (nib_routing *)(uintptr_t)g->nodes[i].routing;
+        if (g->nodes[i].op != NIB_OP_ROUTE)
+            continue;
+        rule->balance = (float)aux;
+        rule->balance_over = whole_batches ? NIB_BALANCE_MICRO_BATCH : rule->balance_over;
+    }
 }
 
 static inline nib_status see_nothing(void *ctx, const nib_train_node *node, bool done, nib_err *err)
@@ -118,7 +123,7 @@ static inline void open_fixture(fixture *f, const setting *s)
     ok(nib_model_open(&f->model, f->engine, path, NULL, &err), &err);
     snprintf(path, sizeof path, "%s_gradients", s->name);
     open_golden(f, path);
-    set_balance(f);
+    set_balance(f, s->whole_batches);
     f->model->net.training = true;
     f->model->net.train = (nib_train_config){.batch = ROWS,
                                              .sequence = LENGTH,

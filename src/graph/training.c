@@ -242,7 +242,7 @@ static void swiglu_gradient(lister *l, range nodes)
         contribute(l, swiglu->in[i], node.out[i]);
 }
 
-/* Only a cap needs the input. */
+/* Only a cap needs the input. A layer's number, if that is the factor, is fixed. */
 static void scale_gradient(lister *l, range nodes)
 {
     const nib_graph_node *scale = node_at(l, nodes.first);
@@ -296,17 +296,22 @@ static void combine_gradient(lister *l, range nodes)
     contribute(l, combine->in[0], dx.out[0]);
 }
 
-/* The gradient of a routing value is that of its weights. */
+/* The gradient of a routing value is that of its weights. A bias that only chooses has none. */
 static void route_gradient(lister *l, range nodes)
 {
     const nib_graph_node *route = node_at(l, nodes.first);
-    nib_training_node node = node_of(l, NIB_OP_ROUTE_DX, nodes.first);
-    node.weight = NIB_NO_ID;
-    node.in[0] = l->sum[route->out];
-    node.in[1] = l->now[route->in[0]], node.in[2] = l->now[route->out];
+    nib_training_node node = node_of(l, NIB_OP_ROUTE_DX, nodes.first),
+                      dw = node_of(l, NIB_OP_ROUTE_DW, nodes.first);
+    const bool factors = route->routing->weight_scales;
+    node.in[0] = dw.in[0] = l->sum[route->out];
+    node.in[1] = l->now[route->in[0]], node.in[2] = dw.in[1] = l->now[route->out];
     node.out[0] = add_like(l, route->in[0]);
+    if (factors)
+        node.out[1] = dw.in[2] = add_rows(l, route->routing->top_k);
     add(l, &node);
     contribute(l, route->in[0], node.out[0]);
+    if (factors)
+        postpone(l, &dw);
 }
 
 /* Nothing to do: attention's gradient includes those of keys and values. */
@@ -381,14 +386,14 @@ static void add_forward(lister *l, size_t i)
     add(l, &node);
 }
 
-/* Sums of probabilities over tokens, for the load-balancing loss. */
+/* Sums of probabilities and of choices over tokens, for the load-balancing loss. */
 static void add_route_sums(lister *l, size_t i)
 {
     nib_training_node node = node_of(l, NIB_OP_ROUTE_SUMS, i);
     if (node_at(l, i)->op != NIB_OP_ROUTE || node_at(l, i)->routing->balance == 0)
         return;
     node.weight = NIB_NO_ID;
-    node.in[0] = l->now[node_at(l, i)->in[0]];
+    node.in[0] = l->now[node_at(l, i)->in[0]], node.in[1] = l->now[node_at(l, i)->out];
     add(l, &node);
 }
 
@@ -641,17 +646,6 @@ static void list_all(lister *l, nib_training *out, bool *crosses)
     if (l->checkpointing != NIB_AC_NONE)
         forget(l, crosses);
     backward(l);
-}
-
-bool nib__graph_trains(const nib_graph *graph)
-{
-    for (size_t i = 0; i < graph->node_count; i++) {
-        const nib_graph_node *node = &graph->nodes[i];
-        if ((node->op == NIB_OP_SCALE && node->weight != NIB_NO_ID) ||
-            (node->op == NIB_OP_ROUTE && node->routing->weight_scales))
-            return false;
-    }
-    return true;
 }
 
 nib_status nib__graph_training(nib_training *out, const nib_graph *graph, nib_ac checkpointing,

@@ -55,8 +55,10 @@ typedef struct nib_training_value {
  *   LINEAR_EXPERTS, its CAST_T, LINEAR_DX and LINEAR_DW: as for a linear layer, and last the order;
  *               the products are those of each expert with its rows
  *   COMBINE     rows, routing, order    -> the sum of each token's rows
- *   ROUTE_SUMS  logits                     for the load-balancing loss, as BALANCE, which sums up
- *   ROUTE_DX    gradients of weights, logits, routing -> dx
+ *   ROUTE_SUMS  logits, routing            for the load-balancing loss, as BALANCE, which sums up
+ *   ROUTE_DX    gradients of weights, logits, routing -> dx, weights before their factors
+ *   ROUTE_DW    gradients of weights, routing, weights before their factors
+ *                                          the gradients of these factors
  *   COMBINE_DW  dy, rows, order         -> the gradients of weights [m][top_k]
  *   The gradient of COMBINE is DISPATCH (dy, none, order) and that of DISPATCH is COMBINE.
  *   ADD         a contribution, the sum so far -> the sum */
@@ -77,9 +79,7 @@ typedef struct nib_training {
     size_t forward_end; /* number of nodes of the forward pass */
 } nib_training;
 
-/* Whether every weight has a gradient: not if factors of layers or experts are among them. */
-bool nib__graph_trains(const nib_graph *graph);
-/* Makes the list, in the arena, for a graph that trains. */
+/* Makes the list, in the arena. */
 nib_status nib__graph_training(nib_training *out, const nib_graph *graph, nib_ac checkpointing,
                                nib_arena *arena, nib_err *err);
 

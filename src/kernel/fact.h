@@ -52,6 +52,7 @@ typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG
     X(ATTN_DX, "attn_dx")       /* of queries, keys and values */                                  \
     X(SINKS_DW, "sinks_dw")     /* of the sinks of attention */                                    \
     X(ROUTE_DX, "route_dx")     /* of the router's logits */                                       \
+    X(ROUTE_DW, "route_dw")     /* of the factors of the experts' weights */                       \
     X(COMBINE_DW, "combine_dw") /* of the weights of a token's experts */                          \
     X(ROUTE_SUMS, "route_sums") /* sums of the experts' probabilities over tokens */               \
     X(BALANCE, "balance")       /* the load-balancing loss of a micro-batch */                     \

@@ -81,6 +81,7 @@ typedef union nib_run {
     void (*attn_dx)(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch);
     void (*sinks_dw)(const nib_sinks_dw *a, int64_t head0, int64_t head1);
     void (*route_dx)(const nib_route_dx *a, int64_t m0, int64_t m1);
+    void (*route_dw)(const nib_route_dw *a, int64_t expert0, int64_t expert1);
     void (*combine_dw)(const nib_combine_dw *a, int64_t m0, int64_t m1);
     void (*route_sums)(const nib_route_sums *a, int64_t block0, int64_t block1);
     void (*balance)(const nib_balance *a);

@@ -185,6 +185,13 @@ static void run_route_dx(const nib_kernel *row, const void *args, int64_t begin,
     row->run.route_dx(args, begin, end);
 }
 
+static void run_route_dw(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                         void *scratch)
+{
+    (void)scratch;
+    row->run.route_dw(args, begin, end);
+}
+
 static void run_combine_dw(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
                            void *scratch)
 {
@@ -267,6 +274,7 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
     [NIB_OP_ATTN_DX] = {run_attn_dx, .values = 0},
     [NIB_OP_SINKS_DW] = {run_sinks_dw, .values = 2},
     [NIB_OP_ROUTE_DX] = {run_route_dx, .values = 3, .by_tokens = true},
+    [NIB_OP_ROUTE_DW] = {run_route_dw, .values = 2},
     [NIB_OP_COMBINE_DW] = {run_combine_dw, .values = 2},
     [NIB_OP_ROUTE_SUMS] = {run_route_sums, .values = 1},
     [NIB_OP_BALANCE] = {run_balance, .values = 0},

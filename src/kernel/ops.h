@@ -296,6 +296,13 @@ typedef enum nib_score {
     NIB_SCORE_CHOSEN_SIGMOID /* logits choose; sigmoid of each chosen one */
 } nib_score;
 
+/* The tokens of a load-balancing loss. */
+typedef enum nib_balance_over {
+    NIB_BALANCE_LAYERS,     /* those of a micro-batch in all layers: Fedus et al., 2021 */
+    NIB_BALANCE_SEQUENCES,  /* each sequence in each layer: DeepSeek-AI, 2024 */
+    NIB_BALANCE_MICRO_BATCH /* those of a micro-batch in each layer */
+} nib_balance_over;
+
 /* How a router chooses experts: Shazeer et al., 2017 (softmax over the chosen), Fedus et al., 2021
  * (softmax over all), DeepSeek-AI, 2024 (groups; sigmoid and a bias that only chooses). A lower
  * index wins ties. */
@@ -312,6 +319,7 @@ typedef struct nib_routing {
     bool weight_scales; /* then by a number of each expert (Gemma 4, 2026) */
     bool on_input; /* the weight multiplies the expert's input instead of its output (Llama 4) */
     float balance; /* coefficient of the load-balancing loss in training; 0: none */
+    nib_balance_over balance_over;
 } nib_routing;
 
 /* The experts of each token and their weights, experts ascending. If a logit is not finite, the

@@ -139,7 +139,7 @@ typedef struct nib_sinks_dw {
 } nib_sinks_dw;
 
 /* Gradient of a router's logits, from those of the weights w_j = c q_j of the chosen experts, where
- * c is the rule's scale:
+ * c is the rule's scale. If the weights have factors, dw_j is the given gradient times the factor:
  *
  *   weights that add up to c (softmax over the chosen, or normalized softmax):
  *       dx_i = w_i * (dw_i - (sum of w_j dw_j) / c), 0 for the others
@@ -150,7 +150,9 @@ typedef struct nib_sinks_dw {
  *
  * The sums run over the chosen experts ascending, one fused multiply-add each. With `load`, f, the
  * gradient of the load-balancing loss is added for all experts: dx_e += (balance * p_e) * (f_e -
- * sum of f p), fused, where p is the softmax over all experts and the sum is one in lanes. */
+ * sum of f p), fused, where p is the softmax over all experts and the sum is one in lanes. With
+ * sigmoids s, p_e = s_e / (sum of s, in lanes), and the first factor is (balance * p_e) *
+ * (1 - s_e). */
 typedef struct nib_route_dx {
     const nib_routing *rule;
     const float *logits;  /* [m][ldx] */
@@ -158,9 +160,22 @@ typedef struct nib_route_dx {
     const float *dweight; /* [m][top_k] */
     float *dx;            /* [m][lddx] */
     int64_t m, ldx, ldr, lddx;
-    const float *load; /* [experts]; NULL: none */
+    const float *load; /* [m / sequence][experts]; NULL: none */
+    int64_t sequence;  /* tokens that share a row of `load` */
     float balance;
+    const float *weight_scales; /* [experts] as in nib_route_tokens; NULL: none */
+    float *weights;             /* [m][top_k] w before these factors, written if there are any */
 } nib_route_dx;
+
+/* Gradients of the factors of the experts' weights: dw[e] = the sum over the tokens of expert e of
+ * dweight * weight, with the weight before its factor: in blocks of NIB_TRAIN_ROWS tokens, one
+ * fused multiply-add per token. */
+typedef struct nib_route_dw {
+    const float *routing;           /* [m][ldr] as ROUTE wrote it */
+    const float *dweight, *weights; /* [m][top_k] */
+    float *dw;                      /* [experts] */
+    int64_t m, top_k, ldr;
+} nib_route_dw;
 
 /* dweight[i][j] = dy[i] . y[row[i][j]], summed in lanes: the gradients of a nib_combine's weights.
  * Of a weight on an expert's input: dy is that input, y the gradient of the expert's row. */
@@ -172,11 +187,17 @@ typedef struct nib_combine_dw {
     int64_t m, top_k, width, ldy;
 } nib_combine_dw;
 
-/* out[block] = the sums of the softmax of the logits over NIB_TRAIN_ROWS tokens, ascending. */
+/* out[block] = the sums of p, as in nib_route_dx, over NIB_TRAIN_ROWS tokens of a sequence,
+ * ascending; the last block of a sequence may be shorter. counts[block]: how many tokens have each
+ * expert; with sigmoids, how many have it among their top_k largest (DeepSeek-AI, "DeepSeek-V3
+ * Technical Report", 2024, equation 18, where neither a bias nor groups take part). */
 typedef struct nib_route_sums {
-    const float *logits; /* [m][ldx] */
-    int64_t m, ldx, experts;
-    float *out; /* [ceil(m / NIB_TRAIN_ROWS)][experts] */
+    const nib_routing *rule;
+    const float *logits;  /* [m][ldx] */
+    const float *routing; /* [m][ldr] as ROUTE wrote it; unused without counts */
+    int64_t m, ldx, ldr, sequence;
+    float *out;    /* [m / sequence][ceil(sequence / NIB_TRAIN_ROWS)][experts] */
+    float *counts; /* the same; NULL: not wanted */
 } nib_route_sums;
 
 /* The load-balancing loss (Fedus et al., 2021; over all layers as in transformers): experts * sum

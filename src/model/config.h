@@ -68,6 +68,7 @@ typedef struct nib_mixture {
     bool scaled_inputs;         /* sigmoids of the chosen logits multiply the experts' inputs */
     double scale;               /* of the weights; 0: 1 */
     double balance;             /* in training: coefficient of the load-balancing loss; 0: none */
+    bool whole_batches;         /* it covers whole micro-batches: DeepSeek's seq_aux false */
     int64_t groups, top_groups; /* as in nib_routing; 0: 1 */
     int64_t method;             /* DeepSeek-V2's topk_method: 1: by groups */
     int64_t unread_layers;      /* after the model's, to predict further tokens: not read */

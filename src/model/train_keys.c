@@ -134,7 +134,8 @@ const nib_train_key nib__train_keys[] = {
          "step of the bias that balances the experts, of families that have one; 0: fixed"),
     REAL("model.router_aux_loss_coef", OUT(aux_loss), 0, 1e3,
          "coefficient of the load-balancing loss of the experts, of families that have one; "
-         "default: config.json's, if its output_router_logits is true"),
+         "default: config.json's, if its output_router_logits is true; DeepSeek's: its "
+         "aux_loss_alpha"),
     TEXT("model.tokenizer_path", NIB_KEY_READ, OUT(tokenizer),
          "tokenizer.json, its directory, or a GGUF"),
     TEXT("model.hf_assets_path", NIB_KEY_READ, OUT(tokenizer), NULL),

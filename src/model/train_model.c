@@ -126,9 +126,18 @@ static bool is_set(const char *json)
     return strcmp(json, "null") != 0 && strspn(json, "0.") < strlen(json);
 }
 
-/* Notes keys of a model's config that matter only for training. */
-static void note_training_keys(const nib_train_reader *r, const char *text, size_t size)
+/* Whether the family has a load-balancing loss of DeepSeek's form. */
+static bool balances_sequences(const nib_config *c)
 {
+    const nib_expert_names *names = nib__family_of(c)->experts;
+    return names != NULL && names->balance_over == NIB_BALANCE_SEQUENCES;
+}
+
+/* Notes keys of a model's config that matter only for training. */
+static void note_training_keys(const nib_config *c, const nib_train_reader *r, const char *text,
+                               size_t size)
+{
+    const bool own_loss = balances_sequences(c);
     static const char *const dropouts[] = {"attention_dropout", "hidden_dropout", "attn_pdrop",
                                            "residual_dropout",  "resid_pdrop",    "embd_pdrop"};
     const bool initializes = !r->draft.out.initial_load;
@@ -146,7 +155,7 @@ static void note_training_keys(const nib_train_reader *r, const char *text, size
         ok = line.asked != NULL;
         if (ok && drops && is_set(line.asked))
             nib__ledger_add_setting(r->source->notes, &line, "training uses no dropout");
-        if (ok && strcmp(key, "aux_loss_alpha") == 0 && is_set(line.asked))
+        if (ok && !own_loss && strcmp(key, "aux_loss_alpha") == 0 && is_set(line.asked))
             nib__ledger_add_setting(r->source->notes, &line,
                                     "training has no loss for the balance of experts within a "
                                     "sequence");
@@ -194,6 +203,64 @@ static void read_balance(nib_config *out, const nib_train_reader *r, const char 
                             "off, as in transformers; model.router_aux_loss_coef sets it");
 }
 
+/* Says which key sets the coefficient of DeepSeek's loss, if config.json has one. */
+static void note_own_balance(const nib_config *c, const nib_train_reader *r, double alpha)
+{
+    char asked[32], done[32];
+    const nib_ledger_setting line = {.code = "config-key",
+                                     .name = "aux_loss_alpha",
+                                     .asked = nib__format_double(asked, alpha),
+                                     .by = NIB_BY_CONFIG,
+                                     .relation = NIB_SETTING_EQUIVALENT};
+    if (alpha == 0)
+        return;
+    if (c->moe.balance == alpha)
+        nib__ledger_add_setting(r->source->notes, &line,
+                                "the load-balancing loss of each %s has this coefficient, as in "
+                                "DeepSeek's own code; model.router_aux_loss_coef overrides it",
+                                c->moe.whole_batches ? "micro-batch" : "sequence");
+    else
+        nib__ledger_add_overruled(r->source->notes, line.code, line.name, line.asked,
+                                  nib__format_double(done, c->moe.balance),
+                                  "model.router_aux_loss_coef, which is %s, decides", done);
+}
+
+/* Sets the coefficient of DeepSeek's load-balancing loss, which the models' own code adds in
+ * training: the key of the training config, else aux_loss_alpha; absent or null: none. The loss is
+ * over sequences unless seq_aux is false. */
+static nib_status read_own_balance(nib_config *out, const nib_train_reader *r, const char *path,
+                                   const char *text, size_t size, nib_err *err)
+{
+    const double most = 1000;
+    double alpha = 0;
+    nib_json json;
+    nib__json_init(&json, "", text, size, NULL);
+    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
+        const bool is_alpha = nib__json_is(&json, "aux_loss_alpha");
+        if (!is_alpha && !nib__json_is(&json, "seq_aux")) {
+            ok = nib__json_skip(&json);
+            continue;
+        }
+        const nib_json_event kind = nib__json_next(&json);
+        if (kind == NIB_JSON_NULL)
+            continue;
+        if (is_alpha && !(kind == NIB_JSON_NUMBER && nib__json_double(&json, &alpha) &&
+                          alpha >= 0 && alpha <= most))
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: aux_loss_alpha is not a number from 0 to %g, the coefficient of "
+                             "the load-balancing loss",
+                             path, most);
+        if (!is_alpha && kind != NIB_JSON_TRUE && kind != NIB_JSON_FALSE)
+            return nib__fail(err, NIB_BAD_INPUT, "%s: seq_aux is not true or false", path);
+        if (!is_alpha)
+            out->moe.whole_batches = kind == NIB_JSON_FALSE;
+    }
+    out->moe.balance = r->draft.out.aux_loss >= 0 ? r->draft.out.aux_loss : alpha;
+    note_own_balance(out, r, alpha);
+    return NIB_OK;
+}
+
 static nib_status model_from_config(nib_config *out, const nib_train_reader *r, nib_err *err)
 {
     static const char *const sizes[] = {"model.flavor",
@@ -226,12 +293,13 @@ static nib_status model_from_config(nib_config *out, const nib_train_reader *r, 
             return nib__fail_memory(err, strlen(r->draft.hf_config), "a path");
     }
     NIB_TRY(nib__file_read(&text, &size, path, CONFIG_LIMIT, a, err));
-    const nib_status status =
-        nib__config_parse(out, path, text, size, source->arena, source->notes, err);
+    nib_status status = nib__config_parse(out, path, text, size, source->arena, source->notes, err);
     if (status == NIB_OK) {
-        note_training_keys(r, text, size);
+        note_training_keys(out, r, text, size);
         read_balance(out, r, text, size);
     }
+    if (status == NIB_OK && balances_sequences(out))
+        status = read_own_balance(out, r, path, text, size, err);
     nib__release(a, text);
     out->quantized = false; /* training uses floats, whatever that checkpoint holds */
     return status;

@@ -188,7 +188,8 @@ void nib__train_note_balance(const nib_train_reader *r, const nib_config *model)
 {
     const nib_expert_names *names = nib__family_of(model)->experts;
     const bool bias = names != NULL && names->choice_bias != NULL,
-               loss = names != NULL && names->balance > 0;
+               loss = names != NULL &&
+                      (names->balance > 0 || names->balance_over == NIB_BALANCE_SEQUENCES);
     note_unbalanced(r, "model.load_balance_coeff", model, bias,
                     loss ? "a loss, model.router_aux_loss_coef" : NULL);
     note_unbalanced(r, "model.router_aux_loss_coef", model, loss,

@@ -16,11 +16,11 @@ static const nib_op of_inference[] = {NIB_OP_NORM,   NIB_OP_ROPE, NIB_OP_ATTN,  
 
 /* Operations of a training step, which run on the CPU. */
 static const nib_op of_training[] = {
-    NIB_OP_NORM,      NIB_OP_ROPE,     NIB_OP_ATTN,     NIB_OP_STORE_KV,  NIB_OP_SWIGLU,
-    NIB_OP_ADD,       NIB_OP_XENT,     NIB_OP_NORM_DX,  NIB_OP_NORM_DW,   NIB_OP_ATTN_DX,
-    NIB_OP_SWIGLU_DX, NIB_OP_EMBED_DW, NIB_OP_BIAS_DW,  NIB_OP_SQUARES,   NIB_OP_ADAMW,
-    NIB_OP_SCALE,     NIB_OP_SCALE_DX, NIB_OP_SINKS_DW, NIB_OP_ROUTE,     NIB_OP_SORT,
-    NIB_OP_DISPATCH,  NIB_OP_COMBINE,  NIB_OP_ROUTE_DX, NIB_OP_COMBINE_DW};
+    NIB_OP_NORM,      NIB_OP_ROPE,     NIB_OP_ATTN,     NIB_OP_STORE_KV, NIB_OP_SWIGLU,
+    NIB_OP_ADD,       NIB_OP_XENT,     NIB_OP_NORM_DX,  NIB_OP_NORM_DW,  NIB_OP_ATTN_DX,
+    NIB_OP_SWIGLU_DX, NIB_OP_EMBED_DW, NIB_OP_BIAS_DW,  NIB_OP_SQUARES,  NIB_OP_ADAMW,
+    NIB_OP_SCALE,     NIB_OP_SCALE_DX, NIB_OP_SINKS_DW, NIB_OP_ROUTE,    NIB_OP_SORT,
+    NIB_OP_DISPATCH,  NIB_OP_COMBINE,  NIB_OP_ROUTE_DX, NIB_OP_ROUTE_DW, NIB_OP_COMBINE_DW};
 
 _Static_assert(COUNT(of_inference) + 1 <= NIB_OPS_MAX && COUNT(of_training) + 1 <= NIB_OPS_MAX,
                "raise NIB_OPS_MAX");
@@ -36,6 +36,7 @@ static bool is_used(const nib_assignment *plan, nib_op op)
     const nib_graph *g = plan->graph;
     const nib_op forward = op == NIB_OP_SCALE_DX     ? NIB_OP_SCALE
                            : op == NIB_OP_ROUTE_DX   ? NIB_OP_ROUTE
+                           : op == NIB_OP_ROUTE_DW   ? NIB_OP_ROUTE
                            : op == NIB_OP_SORT       ? NIB_OP_ROUTE
                            : op == NIB_OP_COMBINE_DW ? NIB_OP_COMBINE
                                                      : op;

@@ -60,12 +60,6 @@ nib_status nib__plan_check_training(nib_plan *p, nib_err *err)
                          "%s: a model whose layers share keys and values, or have inputs of their "
                          "own, runs, but cannot be trained yet",
                          nib__arch_name(c->arch));
-    if (p->model->net.training &&
-        (!nib__graph_trains(&p->model->net.graph) || c->global_head_dim > 0))
-        return nib__fail(
-            err, NIB_UNSUPPORTED, "%s: %s, but cannot be trained yet", nib__arch_name(c->arch),
-            c->global_head_dim > 0 ? "a model whose layers have heads of two widths runs"
-                                   : "a model with factors of its layers runs");
     if (p->model->net.training && c->moe.experts > 0 && !on_cpu)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: a mixture of experts trains on the CPU only, not on %s; leave out "

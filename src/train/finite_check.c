@@ -81,7 +81,7 @@ static void describe_node(char out[256], const search *f)
     else if (n->site != SIZE_MAX)
         snprintf(out, 256, "%s of %s%s", side, n->op == NIB_OP_LINEAR_DX ? "the input of " : "",
                  f->trainer->model->net.sites[n->site].name);
-    else if (n->op == NIB_OP_NORM || n->op == NIB_OP_NORM_DX)
+    else if ((n->op == NIB_OP_NORM || n->op == NIB_OP_NORM_DX) && n->param != SIZE_MAX)
         snprintf(out, 256, "%s of %sthe norm %s", side, f->backward ? "the input of " : "",
                  params->items[n->param].name);
     else if (n->op == NIB_OP_EMBED)
@@ -92,6 +92,7 @@ static void describe_node(char out[256], const search *f)
         snprintf(out, 256, "%s of %s in layer %" PRId64, side,
                  n->op == NIB_OP_ROPE                                  ? "rotary positions"
                  : n->op == NIB_OP_ATTN || n->op == NIB_OP_ATTN_DX     ? "attention"
+                 : n->op == NIB_OP_NORM || n->op == NIB_OP_NORM_DX     ? "a norm without a weight"
                  : n->op == NIB_OP_SCALE || n->op == NIB_OP_SCALE_DX   ? "a scaled value"
                  : n->op == NIB_OP_SWIGLU || n->op == NIB_OP_SWIGLU_DX ? activation_name(n)
                  : n->of != NULL && n->of->routing != NULL             ? "the choice of experts"

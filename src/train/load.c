@@ -26,6 +26,7 @@ nib_status nib__load_list(nib_load *out, const nib_network *net, uint64_t at, ni
         out->route[out->layers++] = node;
         out->experts = nib__max(out->experts, node->routing->experts);
         out->balances = out->balances || node->routing->balance > 0;
+        out->over = node->routing->balance_over;
     }
     return NIB_OK;
 }

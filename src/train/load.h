@@ -14,6 +14,7 @@
 typedef struct nib_load {
     int64_t layers, experts; /* decoder layers with a mixture; experts of the largest; 0: none */
     bool balances;           /* the model has a load-balancing loss */
+    nib_balance_over over;   /* its tokens */
     uint64_t at;             /* elements before the counts */
     int64_t *mixture;        /* [decoder layers] index among those with a mixture; -1: none */
     const nib_graph_node **route; /* [layers] */

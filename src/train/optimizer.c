@@ -120,13 +120,13 @@ static void job_adamw(void *ctx, int worker, int64_t begin, int64_t end)
 }
 
 /* The parameters from `first` on that are next to each other and have gradients; or one that has
- * none, a bias that only chooses experts. */
+ * none. */
 static size_t range_end(const nib_optimizer *o, size_t first)
 {
     const nib_param *items = o->params->items;
     size_t end = first + 1;
-    while (items[first].role != NIB_PARAM_CHOICE && end < o->params->count &&
-           items[end].role != NIB_PARAM_CHOICE)
+    while (nib__param_has_gradient(&items[first]) && end < o->params->count &&
+           nib__param_has_gradient(&items[end]))
         end++;
     return end;
 }
@@ -137,7 +137,7 @@ static void update_range(nib_optimizer *o, const nib_adamw *all, size_t first, s
     const uint64_t at = params->items[first].at,
                    past = end < params->count ? params->items[end].at : params->total;
     nib_adamw a = *all;
-    if (params->items[first].role == NIB_PARAM_CHOICE)
+    if (!nib__param_has_gradient(&params->items[first]))
         return;
     a.p += at, a.m += at, a.v += at, a.g += at;
     a.count = (int64_t)(past - at);

@@ -90,15 +90,24 @@ static bool list_weights(lister *l)
     return ok;
 }
 
-/* Vectors that are not norms: sinks of attention, and biases that only choose. */
+/* The role of an operation's own vector. */
+static nib_param_role vector_role(const nib_graph_node *node)
+{
+    switch (node->op) {
+    case NIB_OP_ATTN: return NIB_PARAM_SINKS;
+    case NIB_OP_SCALE: return NIB_PARAM_FIXED;
+    case NIB_OP_ROUTE: return node->routing->weight_scales ? NIB_PARAM_NORM : NIB_PARAM_CHOICE;
+    default: return NIB_PARAM_NORM;
+    }
+}
+
+/* Vectors that are not norms. */
 static void set_vector_roles(nib_params *out, const nib_graph *graph)
 {
     for (size_t i = 0; i < graph->node_count; i++) {
         const nib_graph_node *node = &graph->nodes[i];
-        if (node->weight == NIB_NO_ID || (node->op != NIB_OP_ROUTE && node->op != NIB_OP_ATTN))
-            continue;
-        out->items[out->norm[graph->weights[node->weight].index]].role =
-            node->op == NIB_OP_ROUTE ? NIB_PARAM_CHOICE : NIB_PARAM_SINKS;
+        if (node->weight != NIB_NO_ID && graph->weights[node->weight].kind == NIB_WEIGHT_NORM)
+            out->items[out->norm[graph->weights[node->weight].index]].role = vector_role(node);
     }
 }
 
@@ -165,10 +174,11 @@ void nib__params_init(float *block, const nib_params *params, bool tied, uint64_
         const nib_param *p = &params->items[i];
         const int64_t count = (int64_t)nib__param_size(p);
         fill f = {.to = block + p->at, .seed = seed, .parameter = i, .deviation = 0.02};
-        if (p->role == NIB_PARAM_NORM)
+        const bool ones = p->role == NIB_PARAM_NORM || p->role == NIB_PARAM_FIXED;
+        if (ones)
             for (int64_t j = 0; j < count; j++)
                 f.to[j] = (float)(1 - p->entry->offset);
-        if (p->role == NIB_PARAM_NORM || p->role == NIB_PARAM_BIAS || p->role == NIB_PARAM_CHOICE)
+        if (ones || p->role == NIB_PARAM_BIAS || p->role == NIB_PARAM_CHOICE)
             continue;
         f.cut = INFINITY;
         if (p->role != NIB_PARAM_SINKS && p->entry->role == NIB_ROLE_EMBED && !tied) {

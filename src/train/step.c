@@ -10,6 +10,7 @@
 #include <inttypes.h>
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + 63) & ~UINT64_C(63); }
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static uint64_t product_scratch(const nib_step *s)
 {
@@ -36,10 +37,14 @@ static uint64_t rows_input_bytes(const nib_step *s)
     return most;
 }
 
-nib_cache nib__step_cache(const nib_step *s)
+nib_cache nib__step_cache(const nib_step *s, int64_t layer)
 {
-    const nib_kv_shape shape =
-        nib__kv_shape(&s->net->config, s->documents, s->options.length, s->plan->dtype);
+    const nib_config *c = &s->net->config;
+    nib_kv_shape shape = nib__kv_shape(c, s->documents, s->options.length, s->plan->dtype);
+    if (shape.value_dim == 0) {
+        shape.kv_heads = nib__config_kv_heads(c, layer);
+        shape.head_dim = nib__config_head_dim(c, layer);
+    }
     return (nib_cache){.type = shape.type,
                        .tables = s->tables,
                        .table_ld = s->table_ld,
@@ -51,18 +56,18 @@ nib_cache nib__step_cache(const nib_step *s)
 
 static uint64_t attention_scratch(const nib_step *s)
 {
-    nib_cache cache = nib__step_cache(s);
     const int64_t heads = s->net->config.heads;
-    cache.values = cache.value_dim > 0 ? NULL : &cache; /* only sizes are asked */
-    const nib_attn forward = {.cache = cache, .heads = heads};
-    const nib_attn_dx backward = {.cache = cache, .heads = heads, .m = s->m};
     uint64_t most = 0;
     for (size_t i = 0; i < s->count; i++) {
         const nib_train_node *n = &s->nodes[i];
-        const void *args = n->op == NIB_OP_ATTN      ? (const void *)&forward
-                           : n->op == NIB_OP_ATTN_DX ? (const void *)&backward
-                                                     : NULL;
-        if (args && n->row->scratch)
+        if (n->op != NIB_OP_ATTN && n->op != NIB_OP_ATTN_DX)
+            continue;
+        nib_cache cache = nib__step_cache(s, n->layer);
+        cache.values = cache.value_dim > 0 ? NULL : &cache; /* only sizes are asked */
+        const nib_attn forward = {.cache = cache, .heads = heads};
+        const nib_attn_dx backward = {.cache = cache, .heads = heads, .m = s->m};
+        const void *args = n->op == NIB_OP_ATTN ? (const void *)&forward : (const void *)&backward;
+        if (n->row->scratch)
             most = (uint64_t)nib__max((int64_t)most, (int64_t)n->row->scratch(args));
     }
     return most;
@@ -100,7 +105,8 @@ static nib_status check_sizes(const nib_step *s, nib_err *err)
     const nib_config *c = &s->net->config;
     const double channels =
         (double)c->width + (double)c->ffn +
-        (double)(c->heads + 2 * c->kv_heads) * (double)(c->head_dim + c->latent.rank) +
+        (double)(c->heads + 2 * nib__max(c->kv_heads, c->global_kv_heads)) *
+            (double)(nib__max(c->head_dim, c->global_head_dim) + c->latent.rank) +
         (double)c->moe.top_k * ((double)c->width + (double)c->moe.ffn) + (double)c->moe.experts;
     const double batch = (double)s->m * ((double)(c->layers + 1) * 64 * channels +
                                          16 * (double)nib__network_head(s->net)->n),
@@ -124,10 +130,13 @@ nib_status nib__step_reserve(nib_step *s, int64_t documents, int64_t blocks, nib
     s->tables = NULL;
     s->documents = nib__max(documents, s->documents);
     s->cache_blocks = nib__max(blocks, s->cache_blocks);
-    const nib_cache cache = nib__step_cache(s);
-    s->cache_side = (uint64_t)(s->cache_blocks * cache.kv_heads *
-                               nib__cache_bytes(cache.type, cache.head_dim, NIB_CACHE_BLOCK));
-    s->cache_bytes = (cache.value_dim > 0 ? 1 : 2) * s->cache_side * s->caches;
+    s->cache_side = 0;
+    for (int64_t i = 0; i < s->net->config.layers; i++) {
+        const nib_cache cache = nib__step_cache(s, i);
+        const int64_t bytes = nib__cache_bytes(cache.type, cache.head_dim, NIB_CACHE_BLOCK);
+        s->cache_side = larger(s->cache_side, (uint64_t)(s->cache_blocks * cache.kv_heads * bytes));
+    }
+    s->cache_bytes = (s->net->config.latent.rank > 0 ? 1 : 2) * s->cache_side * s->caches;
     s->table_bytes = (uint64_t)(s->documents * s->table_ld) * sizeof *s->tables;
     char *tables = NULL;
     const bool ok = allocate(s, &s->cache, s->cache_bytes) && allocate(s, &tables, s->table_bytes);

@@ -148,10 +148,14 @@ typedef struct nib_step_part {
 
 /* What the mixtures of a model share; step_experts.c. */
 typedef struct nib_step_mixtures {
-    float *load;         /* [experts] f of the load-balancing loss of this micro-batch */
-    float *sums;         /* [blocks of tokens][experts] */
-    int64_t amax_step;   /* from one expert's magnitudes to the next one's */
-    uint64_t scratch_at; /* offset of sums in a worker's scratch */
+    /* of the load-balancing loss of this micro-batch: the tokens of a sequence, which are all its
+     * tokens unless the loss is over sequences, and how many sequences there are */
+    int64_t sequence, sequences;
+    float *load;                      /* f: [experts], or [layers][sequences][experts] */
+    float *group_counts, *group_sums; /* [layers][sequences][experts]; unused over all layers */
+    float *sums, *counts;             /* [blocks of tokens][experts] */
+    int64_t amax_step;                /* from one expert's magnitudes to the next one's */
+    uint64_t scratch_at;              /* offset of sums in a worker's scratch */
     size_t pieces, count;
     nib_step_args *args;  /* [pieces] */
     nib_step_part *parts; /* [pieces], `count` of them in use */
@@ -196,7 +200,7 @@ typedef struct nib_step {
     uint64_t table_bytes;
     char *cache;     /* [caches][keys, values][cache_blocks]; keys alone if they hold the values */
     uint64_t caches; /* layers whose keys and values are held at the same time */
-    uint64_t cache_bytes, cache_side /* keys or values of one layer */;
+    uint64_t cache_bytes, cache_side /* keys or values of the largest layer */;
     int64_t cache_blocks;
     const nib_micro_batch *batch;
     const float *weights;
@@ -314,7 +318,7 @@ void nib__step_fake_dx(const nib_step *step, size_t site, int64_t count, const u
                        float *dx, int64_t ld);
 void nib__step_fake_dw(const nib_step *step, size_t site, const float *w, float *gradient);
 /* step.c: the shape and tables of a layer's cache, without its keys and values. */
-nib_cache nib__step_cache(const nib_step *step);
+nib_cache nib__step_cache(const nib_step *step, int64_t layer);
 /* step.c: allocates keys and values for so many documents and blocks. Growing loses their
  * content. */
 nib_status nib__step_reserve(nib_step *step, int64_t documents, int64_t blocks, nib_err *err);

@@ -107,23 +107,29 @@ nib_status nib__step_experts_open(nib_step *s, nib_err *err)
     const nib_load *load = &s->params->load;
     const nib_graph *g = &s->net->graph;
     const size_t experts = (size_t)load->experts;
-    const size_t blocks = (size_t)blocks_of(s->m, NIB_TRAIN_ROWS);
     nib_step_mixtures *x = &s->experts;
+    x->sequences = load->over == NIB_BALANCE_SEQUENCES ? s->options.batch : 1;
+    x->sequence = s->m / x->sequences;
+    const size_t blocks = (size_t)(x->sequences * blocks_of(x->sequence, NIB_TRAIN_ROWS)),
+                 groups = (size_t)(load->layers * x->sequences);
     int64_t most = 0; /* experts or heads of a layer */
     for (size_t i = 0; i < g->node_count; i++)
         if (nib__step_of_experts(&g->nodes[i]))
             most = nib__max(most, nib__step_expert_count(&g->nodes[i]));
     if (most == 0)
         return NIB_OK;
-    x->amax_step = (int64_t)blocks + 1;
+    x->amax_step = blocks_of(s->m, NIB_TRAIN_ROWS) + 1;
     x->pieces = (size_t)(most * blocks_of(s->m, NIB_SUM_BLOCK));
-    x->load = nib__arena_take(&s->arena, experts, sizeof *x->load);
+    x->load = nib__arena_take(&s->arena, groups * experts, sizeof *x->load);
+    x->group_counts = nib__arena_take(&s->arena, groups * experts, sizeof *x->group_counts);
+    x->group_sums = nib__arena_take(&s->arena, groups * experts, sizeof *x->group_sums);
     x->sums = nib__arena_take(&s->arena, blocks * experts, sizeof *x->sums);
+    x->counts = nib__arena_take(&s->arena, blocks * experts, sizeof *x->counts);
     x->args = nib__arena_take(&s->arena, x->pieces, sizeof *x->args);
     x->parts = nib__arena_take(&s->arena, x->pieces, sizeof *x->parts);
     x->first = nib__arena_take(&s->arena, x->pieces + 1, sizeof *x->first);
-    if (x->load == NULL || x->sums == NULL || x->args == NULL || x->parts == NULL ||
-        x->first == NULL)
+    if (x->load == NULL || x->group_counts == NULL || x->group_sums == NULL || x->sums == NULL ||
+        x->counts == NULL || x->args == NULL || x->parts == NULL || x->first == NULL)
         return nib__fail_memory(err, x->pieces * sizeof *x->args, "the experts of a micro-batch");
     for (size_t i = 0; i < g->node_count; i++)
         if (nib__step_of_experts(&g->nodes[i]))

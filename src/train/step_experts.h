@@ -48,6 +48,7 @@ void nib__step_route(nib_step *step, const nib_train_node *n);
 void nib__step_dispatch(nib_step *step, const nib_train_node *n);
 void nib__step_combine(nib_step *step, const nib_train_node *n);
 void nib__step_route_dx(nib_step *step, const nib_train_node *n);
+void nib__step_route_dw(nib_step *step, const nib_train_node *n);
 void nib__step_combine_dw(nib_step *step, const nib_train_node *n);
 void nib__step_route_sums(nib_step *step, const nib_train_node *n);
 void nib__step_balance(nib_step *step, const nib_train_node *n);

@@ -13,9 +13,9 @@
 static float *rows(const nib_step *s, int buffer) { return nib__step_rows(s, buffer); }
 static int64_t ld(const nib_step *s, int buffer) { return nib__step_ld(s, buffer); }
 
-static nib_cache cache_of(const nib_step *s, int buffer)
+static nib_cache cache_of(const nib_step *s, const nib_train_node *n, int buffer)
 {
-    nib_cache cache = nib__step_cache(s);
+    nib_cache cache = nib__step_cache(s, n->layer);
     char *keys = s->cache + s->buffers[buffer].at * (cache.value_dim > 0 ? 1 : 2) * s->cache_side;
     cache.keys = keys;
     cache.values = cache.value_dim > 0 ? NULL : keys + s->cache_side;
@@ -181,7 +181,7 @@ static void run_rope(nib_step *s, const nib_train_node *n)
                         .m = s->m,
                         .heads = n->rows,
                         .head_dim = n->columns / n->rows,
-                        .dims = nib__config_rope_dims(c),
+                        .dims = nib__config_table_dims(c, n->of->table),
                         .interleaved = c->rope_interleaved,
                         .ldx = ld(s, n->out[0]),
                         .inverse = n->inverse};
@@ -196,7 +196,7 @@ static void run_store_kv(nib_step *s, const nib_train_node *n)
                             .m = s->m,
                             .sequence = s->sequence,
                             .position = s->position,
-                            .cache = cache_of(s, n->out[0])};
+                            .cache = cache_of(s, n, n->out[0])};
     run_tokens(s, n, &a, 1);
 }
 
@@ -210,7 +210,7 @@ static void run_attn(nib_step *s, const nib_train_node *n)
                         .heads = n->rows,
                         .sequence = s->sequence,
                         .position = s->position,
-                        .cache = cache_of(s, n->in[1]),
+                        .cache = cache_of(s, n, n->in[1]),
                         .scale = (float)n->of->scale,
                         .cap = (float)n->of->cap,
                         .window = n->of->window,
@@ -239,7 +239,7 @@ static void run_attn_dx(nib_step *s, const nib_train_node *n)
                            .heads = n->rows,
                            .documents = s->batch->documents,
                            .start = s->batch->start,
-                           .cache = cache_of(s, n->in[4]),
+                           .cache = cache_of(s, n, n->in[4]),
                            .scale = (float)n->of->scale,
                            .cap = (float)n->of->cap,
                            .window = n->of->window,
@@ -307,6 +307,12 @@ static void run_add(nib_step *s, const nib_train_node *n)
     run_tokens(s, n, &a, 1);
 }
 
+/* The factor of a scale, times the number of its layer if it has one. */
+static float scale_factor(const nib_step *s, const nib_train_node *n)
+{
+    return (float)n->of->scale * (n->param != SIZE_MAX ? *weight_of(s, n) : 1.0f);
+}
+
 static void run_scale(nib_step *s, const nib_train_node *n)
 {
     const nib_scale a = {.x = rows(s, n->in[0]),
@@ -315,7 +321,7 @@ static void run_scale(nib_step *s, const nib_train_node *n)
                          .width = n->columns,
                          .ldx = ld(s, n->in[0]),
                          .ldo = ld(s, n->out[0]),
-                         .scale = (float)n->of->scale,
+                         .scale = scale_factor(s, n),
                          .cap = (float)n->of->cap};
     run_tokens(s, n, &a, 1);
 }
@@ -330,7 +336,7 @@ static void run_scale_dx(nib_step *s, const nib_train_node *n)
                             .ldx = n->in[1] >= 0 ? ld(s, n->in[1]) : 0,
                             .ldy = ld(s, n->in[0]),
                             .lddx = ld(s, n->out[0]),
-                            .scale = (float)n->of->scale,
+                            .scale = scale_factor(s, n),
                             .cap = (float)n->of->cap};
     run_tokens(s, n, &a, 1);
 }
@@ -431,6 +437,7 @@ nib_status nib__step_node(nib_step *s, const nib_train_node *n, nib_err *err)
         [NIB_OP_DISPATCH] = nib__step_dispatch,
         [NIB_OP_COMBINE] = nib__step_combine,
         [NIB_OP_ROUTE_DX] = nib__step_route_dx,
+        [NIB_OP_ROUTE_DW] = nib__step_route_dw,
         [NIB_OP_COMBINE_DW] = nib__step_combine_dw,
         [NIB_OP_ROUTE_SUMS] = nib__step_route_sums,
         [NIB_OP_BALANCE] = nib__step_balance};
@@ -482,15 +489,15 @@ static double sum_losses(const nib_step *s)
     return sum;
 }
 
-/* The gradient of an embedding that is not also the head is added to zeros. A bias that only
- * chooses experts has none, and models with experts of unequal numbers leave gaps in their load. */
+/* The gradient of an embedding that is not also the head is added to zeros. Some parameters have
+ * none, and models with experts of unequal numbers leave gaps in their load. */
 static void clear_gradients(nib_step *s)
 {
     const nib_params *params = s->params;
     const uint64_t load = nib__load_block(&params->load) - params->load.at;
     for (size_t i = 0; i < params->count; i++) {
         const nib_param *p = &params->items[i];
-        if (p->role == NIB_PARAM_CHOICE || (i == params->weight[0] && !s->net->tied))
+        if (!nib__param_has_gradient(p) || (i == params->weight[0] && !s->net->tied))
             memset(s->gradients + p->at, 0, (size_t)nib__param_size(p) * sizeof(float));
     }
     memset(s->gradients + params->load.at, 0, (size_t)load * sizeof(float));

@@ -372,8 +372,10 @@ double nib__trainer_flops(const nib_trainer *t)
 {
     const nib_config *c = &t->model->net.config;
     const double table = (double)(t->model->net.tied ? 0 : c->vocab * c->width);
-    return 6 * (active_values(t) - table) +
-           12 * (double)c->layers * (double)(c->heads * c->head_dim) * (double)t->config->sequence;
+    double channels = 0; /* of the heads of all layers */
+    for (int64_t i = 0; i < c->layers; i++)
+        channels += (double)(c->heads * nib__config_head_dim(c, i));
+    return 6 * (active_values(t) - table) + 12 * channels * (double)t->config->sequence;
 }
 
 /* ---- a step ---- */

@@ -54,19 +54,20 @@ for threads in 1 2; do
     done
 done
 
-# mixtures of experts, whose load crosses ranks behind the gradients: one with a load-balancing loss, one with latent attention
-# and a bias that balances, smaller than the debug model
+# mixtures of experts, whose load crosses ranks behind the gradients: one with a load-balancing loss, one with latent attention,
+# a bias that balances and a loss of each sequence, smaller than the debug model, one with heads of two widths
 mkdir latent
 sed 's/"num_hidden_layers": 6/"num_hidden_layers": 2/; s/"num_\(attention\|key_value\)_heads": 16/"num_\1_heads": 4/
      s/"hidden_size": 256/"hidden_size": 64/; s/"kv_lora_rank": 512/"kv_lora_rank": 48/; s/"q_lora_rank": null/"q_lora_rank": 40/
      s/"qk_nope_head_dim": 128/"qk_nope_head_dim": 24/' "$REPO/configs/shapes/deepseek-v3-debugmodel/config.json" >latent/config.json
-for name in qwen3_moe deepseek_v3; do
+for name in qwen3_moe deepseek_v3 gemma4; do
     config=$REPO/configs/${name}_debugmodel.json
     small=(--training.seq_len 32 --training.local_batch_size 1 --training.global_batch_size 4 --training.steps 2
         --checkpoint.enable --checkpoint.interval 2 --threads 1)
-    if [ $name = qwen3_moe ]; then
+    if [ $name != gemma4 ]; then
         small+=(--model.router_aux_loss_coef 0.01)
-    else
+    fi
+    if [ $name = deepseek_v3 ]; then
         small+=(--model.hf_config "$PWD/latent")
     fi
     check "$name in one process" nibble train "$config" --quiet "${small[@]}" --job.dump_folder "$PWD/$name"

@@ -103,9 +103,10 @@ sed 's/"num_attention_heads": 14/"num_attention_heads": 7/; s/"num_key_value_hea
     "$MODEL/config.json" >heads/config.json
 refused 3 "*: a head has 16 channels, but the config's has 32" train qwen.json --model.hf_config heads \
     --checkpoint.initial_load_path "$MODEL" --model.tokenizer_path "$MODEL" --training.dataset_path "$MODEL/heldout.txt"
-refused 3 'gemma4_text: a model whose layers have heads of two widths runs, but cannot be trained yet' train qwen.json --model.hf_config "$REPO/tests/golden/models/gemma4"
 refused 3 'gemma4_text: a model whose layers share keys and values, or have inputs of their own, runs, but cannot be trained yet' train qwen.json --model.hf_config "$REPO/tests/golden/models/gemma4_shared"
-refused 3 'qwen3_moe: a mixture of experts trains on the CPU only, not on h200; *' plan qwen.json --model.hf_config "$REPO/tests/golden/models/qwen3_moe" --device h200
+for family in qwen3_moe gemma4; do
+    refused 3 '*: a mixture of experts trains on the CPU only, not on h200; *' plan qwen.json --model.hf_config "$REPO/tests/golden/models/$family" --device h200
+done
 refused 3 '*: model.dim and model.hf_config both define the model; keep one' train qwen.json --model.dim 64
 refused 6 'nowhere/config.json: *' train qwen.json --model.hf_config nowhere/config.json
 

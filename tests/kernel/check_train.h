@@ -231,15 +231,63 @@ static bool check_route_dx(verdict *v, const nib_kernel *row, const nib_kernel *
                         .normalize = below(r, 2) != 0,
                         .scale = below(r, 2) != 0 ? 2.5F : 1};
     nib_route_dx a = {.rule = &rule, .m = rows, .balance = unit(r)};
+    const int64_t sequences = rows % 2 == 0 ? 1 + below(r, 2) : 1;
+    a.sequence = rows / sequences;
     (void)class; /* logits are finite: others have no choice */
     a.ldx = width + below(r, 3), a.lddx = width + below(r, 3), a.ldr = 2 * rule.top_k;
     a.logits = floats(&m, rows * a.ldx, r, VALUES_RANDOM);
     a.routing = routed(&m, &rule, a.logits, a.ldx, rows);
     a.dweight = floats(&m, rows * rule.top_k, r, VALUES_RANDOM);
-    a.load = !is_sigmoid(&rule) ? floats_or_none(&m, width, r) : NULL;
+    a.load = floats_or_none(&m, sequences * width, r);
+    a.weight_scales = floats_or_none(&m, width, r);
+    a.weights = take(&m, (size_t)(rows * rule.top_k) * sizeof *a.weights);
     const result want = run_route_dx(ref, &m, a, rows), got = run_route_dx(row, &m, a, rows);
     const bool right = adds_up(&a, got.values) || broken(v, "gradients of logits do not add up");
     return check_results(v, &m, row, want, got, run_route_dx(row, &m, a, 1), "token by token") &&
+           right;
+}
+
+static result run_route_dw(const nib_kernel *row, memory *m, nib_route_dw a, int64_t experts,
+                           int64_t part)
+{
+    a.dw = take(m, (size_t)experts * sizeof *a.dw);
+    for (int64_t e = 0; e < experts; e += part)
+        row->run.route_dw(&a, e, nib__min(experts, e + part));
+    return (result){a.dw, experts};
+}
+
+/* Sums against sums in double. */
+static bool check_route_dw(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
+                           int64_t width, value_class class, rng *r)
+{
+    memory m = {.count = 0};
+    const nib_routing rule = {.experts = width,
+                              .top_k = 1 + below(r, nib__min(width, 8)),
+                              .groups = 1,
+                              .top_groups = 1,
+                              .scale = 1};
+    nib_route_dw a = {.m = rows, .top_k = rule.top_k, .ldr = 2 * rule.top_k};
+    (void)class;
+    a.routing = routed(&m, &rule, floats(&m, rows * width, r, VALUES_RANDOM), width, rows);
+    a.dweight = floats(&m, rows * rule.top_k, r, VALUES_RANDOM);
+    a.weights = floats(&m, rows * rule.top_k, r, VALUES_RANDOM);
+    const result want = run_route_dw(ref, &m, a, width, width),
+                 got = run_route_dw(row, &m, a, width, width);
+    bool right = true;
+    for (int64_t e = 0; e < width && right; e++) {
+        double sum = 0, size = 0;
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < rule.top_k; j++) {
+                const int64_t at = i * rule.top_k + j;
+                const double own = (double)a.dweight[at] * (double)a.weights[at];
+                if ((int64_t)a.routing[i * a.ldr + j] == e)
+                    sum += own, size += fabs(own);
+            }
+        right = fabs((double)got.values[e] - sum) <= 1e-5 * size ||
+                broken(v, "the gradient of a factor is not the sum of its tokens");
+    }
+    return check_results(v, &m, row, want, got, run_route_dw(row, &m, a, width, 1),
+                         "expert by expert") &&
            right;
 }
 
@@ -266,31 +314,46 @@ static bool check_combine_dw(verdict *v, const nib_kernel *row, const nib_kernel
     return check_results(v, &m, row, want, got, run_combine_dw(row, &m, a, 1), "token by token");
 }
 
+/* Sums, then counts. */
 static result run_route_sums(const nib_kernel *row, memory *m, nib_route_sums a, int64_t part)
 {
-    const int64_t blocks = nib__ceil_div(a.m, NIB_TRAIN_ROWS);
-    a.out = take(m, (size_t)(blocks * a.experts) * sizeof *a.out);
+    const int64_t blocks = a.m / a.sequence * nib__ceil_div(a.sequence, NIB_TRAIN_ROWS),
+                  values = blocks * a.rule->experts;
+    a.out = take(m, (size_t)(2 * values) * sizeof *a.out);
+    a.counts = a.out + values;
     for (int64_t b = 0; b < blocks; b += part)
         row->run.route_sums(&a, b, nib__min(blocks, b + part));
-    return (result){a.out, blocks * a.experts};
+    return (result){a.out, 2 * values};
 }
 
-/* The probabilities of a token add up to 1. */
+/* What an expert's token adds: the probabilities of a token add up to 1; each counts `top_k`
+ * experts, those of its choice, or its largest scores. */
 static bool check_route_sums(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                              int64_t width, value_class class, rng *r)
 {
     memory m = {.count = 0};
-    nib_route_sums a = {.m = rows, .ldx = width + below(r, 3), .experts = width};
+    const nib_routing rule = {.experts = width,
+                              .top_k = 1 + below(r, nib__min(width, 8)),
+                              .score = (nib_score)below(r, 4),
+                              .groups = 1,
+                              .top_groups = 1,
+                              .scale = 1};
+    nib_route_sums a = {.rule = &rule,
+                        .m = rows,
+                        .ldx = width + below(r, 3),
+                        .ldr = 2 * rule.top_k,
+                        .sequence = rows / (rows % 2 == 0 ? 1 + below(r, 2) : 1)};
     (void)class;
     a.logits = floats(&m, rows * a.ldx, r, VALUES_RANDOM);
-    const int64_t blocks = nib__ceil_div(rows, NIB_TRAIN_ROWS);
-    const result want = run_route_sums(ref, &m, a, blocks),
-                 got = run_route_sums(row, &m, a, blocks);
-    double sum = 0;
-    for (int64_t i = 0; i < got.count; i++)
-        sum += (double)got.values[i];
-    const bool right = fabs(sum - (double)rows) < 1e-4 * (double)rows ||
-                       broken(v, "probabilities do not add up to 1");
+    a.routing = routed(&m, &rule, a.logits, a.ldx, rows);
+    const result want = run_route_sums(ref, &m, a, rows), got = run_route_sums(row, &m, a, rows);
+    double sum = 0, count = 0;
+    for (int64_t i = 0; i < got.count / 2; i++)
+        sum += (double)got.values[i], count += (double)got.values[got.count / 2 + i];
+    const bool right =
+        (fabs(sum - (double)rows) < 1e-4 * (double)rows ||
+         broken(v, "probabilities do not add up to 1")) &&
+        (count == (double)(rows * rule.top_k) || broken(v, "a token does not count top_k experts"));
     return check_results(v, &m, row, want, got, run_route_sums(row, &m, a, 1), "block by block") &&
            right;
 }
@@ -481,6 +544,7 @@ static token_check train_check_of(nib_op op)
     case NIB_OP_SCALE_DX: return check_scale_dx;
     case NIB_OP_SINKS_DW: return check_sinks_dw;
     case NIB_OP_ROUTE_DX: return check_route_dx;
+    case NIB_OP_ROUTE_DW: return check_route_dw;
     case NIB_OP_COMBINE_DW: return check_combine_dw;
     case NIB_OP_ROUTE_SUMS: return check_route_sums;
     case NIB_OP_BALANCE: return check_balance;

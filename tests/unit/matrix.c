@@ -401,7 +401,10 @@ static bool mentions(const char *folder, const char *model, const char *what)
     return found;
 }
 
-static bool is_mixture(const char *model) { return mentions("train", model, "experts_per_tok"); }
+static bool is_mixture(const char *model)
+{
+    return mentions("train", model, "experts_per_tok") || mentions("train", model, "top_k_experts");
+}
 
 static int train_cell(const cell *c)
 {

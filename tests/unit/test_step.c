@@ -29,9 +29,9 @@ static void check_golden(const setting *s, double limit)
     for (size_t i = 0; i < f.params.count; i++) {
         const nib_param *p = &f.params.items[i];
         values(&f, p->name, golden, sizeof golden);
-        const double off = p->role == NIB_PARAM_CHOICE
-                               ? (double)f.gradients[p->at]
-                               : distance(f.gradients + p->at, golden, nib__param_size(p));
+        const double off = nib__param_has_gradient(p)
+                               ? distance(f.gradients + p->at, golden, nib__param_size(p))
+                               : fabs((double)f.gradients[p->at]);
         if (!(off < limit))
             fail_msg("%s %s %s, %s: %g", s->name, s->dtype ? s->dtype : "f32",
                      s->recipe ? s->recipe : "", p->name, off);
@@ -40,23 +40,23 @@ static void check_golden(const setting *s, double limit)
 }
 
 static const char *const families[] = {
-    "llama",      "qwen2",      "qwen3",        "smollm3",        "olmo2",      "exaone4",
-    "mistral",    "granite",    "gemma",        "gemma2",         "gemma3",     "cohere",
-    "cohere2",    "starcoder2", "stablelm",     "ministral",      "ministral3", "phi3",
-    "glm",        "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",  "qwen3_moe_plain",
-    "mixtral",    "granitemoe", "glm4_moe",     "gpt_oss",        "llama4",     "deepseek_v2",
-    "deepseek_v3"};
+    "llama",       "qwen2",      "qwen3",        "smollm3",        "olmo2",      "exaone4",
+    "mistral",     "granite",    "gemma",        "gemma2",         "gemma3",     "cohere",
+    "cohere2",     "starcoder2", "stablelm",     "ministral",      "ministral3", "phi3",
+    "glm",         "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",  "qwen3_moe_plain",
+    "mixtral",     "granitemoe", "glm4_moe",     "gpt_oss",        "llama4",     "deepseek_v2",
+    "deepseek_v3", "gemma4",     "gemma4_dense"};
 
 /* Recipes for all layers but routers and the head, which stay bf16. */
 #define ALL_BUT_ROUTERS(scheme)                                                                    \
-    "{\"rules\": [{\"match\": \"*.gate\", \"scheme\": \"bf16\"}, "                                 \
+    "{\"rules\": [{\"match\": \"re:.*[.](gate|router[.]proj)\", \"scheme\": \"bf16\"}, "           \
     "{\"match\": \"lm_head\", \"scheme\": \"bf16\"}], \"else\": \"" scheme "\"}"
 
 static const char *mxfp8_of(const char *family)
 {
     return strstr(family, "moe") != NULL || strcmp(family, "mixtral") == 0 ||
                    strcmp(family, "gpt_oss") == 0 || strcmp(family, "llama4") == 0 ||
-                   strstr(family, "deepseek") != NULL
+                   strcmp(family, "gemma4") == 0 || strstr(family, "deepseek") != NULL
                ? ALL_BUT_ROUTERS("mxfp8")
                : "mxfp8+head";
 }
@@ -71,6 +71,38 @@ static void test_golden_f32(void **state)
     for (size_t i = 0; i < COUNT(families); i++)
         check_golden(&(setting){.name = families[i]}, 1e-4);
     check_golden(&(setting){.name = "qwen2", .isa = "ref"}, 1e-4);
+}
+
+/* DeepSeek's load-balancing loss over whole micro-batches, and the gradients of the routers. */
+static void test_balance_of_micro_batches(void **state)
+{
+    static const char *const names[] = {"deepseek_v2", "deepseek_v3"};
+    static float golden[4096];
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        fixture f;
+        double wanted;
+        size_t routers = 0;
+        open_fixture(&f, &(setting){.name = names[i], .whole_batches = true});
+        run(&f, f.gradients);
+        const double balance = (double)*nib__load_loss(&f.params.load, f.gradients);
+        values(&f, "whole.balance", &wanted, sizeof wanted);
+        assert_true(fabs(balance - wanted) < 1e-6 * wanted);
+        for (size_t p = 0; p < f.params.count; p++) {
+            const nib_param *gate = &f.params.items[p];
+            char name[192];
+            if (gate->entry->role != NIB_ROLE_ROUTER || gate->role != NIB_PARAM_WEIGHT)
+                continue;
+            snprintf(name, sizeof name, "whole.%s", gate->name);
+            values(&f, name, golden, sizeof golden);
+            const double off = distance(f.gradients + gate->at, golden, nib__param_size(gate));
+            if (!(off < 1e-4))
+                fail_msg("%s, %s: %g", names[i], gate->name, off);
+            routers++;
+        }
+        assert_int_equal(routers, 1);
+        close_fixture(&f);
+    }
 }
 
 /* The cosine between the gradient of a model and the golden one. */
@@ -219,8 +251,8 @@ static void test_same_bits(void **state)
 /* Groups of 10 do not divide 24; layers that share an input use different forms. */
 static void test_same_bits_mixtures(void **state)
 {
-    static const char *const mixtures[] = {"qwen3_moe", "qwen3_moe_plain", "glm4_moe",
-                                           "gpt_oss",   "deepseek_v2",     "deepseek_v3"};
+    static const char *const mixtures[] = {"qwen3_moe",   "qwen3_moe_plain", "glm4_moe", "gpt_oss",
+                                           "deepseek_v2", "deepseek_v3",     "gemma4"};
     static const char *const recipes[] = {ALL_BUT_ROUTERS("mxfp8"), ALL_BUT_ROUTERS("fp8dq"),
                                           ALL_BUT_ROUTERS("fp8dq-tensor"), ALL_BUT_ROUTERS("bf16")};
     (void)state;
@@ -338,10 +370,15 @@ static void test_chains(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_f32),      cmocka_unit_test(test_golden_low),
-        cmocka_unit_test(test_golden_qat),      cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_qat_scale_types), cmocka_unit_test(test_same_bits_qat),
-        cmocka_unit_test(test_chains),          cmocka_unit_test(test_same_bits_mixtures),
+        cmocka_unit_test(test_golden_f32),
+        cmocka_unit_test(test_golden_low),
+        cmocka_unit_test(test_golden_qat),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_qat_scale_types),
+        cmocka_unit_test(test_same_bits_qat),
+        cmocka_unit_test(test_balance_of_micro_batches),
+        cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_same_bits_mixtures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

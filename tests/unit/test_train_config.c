@@ -605,6 +605,61 @@ static void test_model_of_another_config(void **state)
 }
 
 /* The table of keys: names are unique, sections known, limits ordered, every used row explained. */
+/* DeepSeek's load-balancing loss: its coefficient, what it is over, and which key decides. */
+static void test_balance_of_sequences(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"model_type\":\"deepseek_v3\",\"hidden_size\":64,\"intermediate_size\":96,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":2,"
+        "\"kv_lora_rank\":12,\"q_lora_rank\":null,\"qk_nope_head_dim\":6,"
+        "\"qk_rope_head_dim\":4,\"v_head_dim\":8,\"n_routed_experts\":4,\"n_group\":1,"
+        "\"topk_group\":1,\"num_experts_per_tok\":2,\"moe_intermediate_size\":24,"
+        "\"first_k_dense_replace\":1,\"num_nextn_predict_layers\":0,\"vocab_size\":300,"
+        "\"max_position_embeddings\":1024%s}";
+    static const struct {
+        const char *keys, *option, *note; /* note: NULL: no line */
+        double balance;
+        bool whole_batches;
+    } cases[] = {
+        {"", NULL, NULL, 0, false},
+        {",\"aux_loss_alpha\":null", NULL, NULL, 0, false},
+        {",\"aux_loss_alpha\":0.0,\"seq_aux\":true", NULL, NULL, 0, false},
+        {",\"aux_loss_alpha\":0.01", NULL,
+         "0.01 (config): the load-balancing loss of each sequence", 0.01, false},
+        {",\"seq_aux\":false,\"aux_loss_alpha\":1", NULL, "loss of each micro-batch has", 1, true},
+        {",\"aux_loss_alpha\":0.01", "model.router_aux_loss_coef=0.5", "which is 0.5, decides", 0.5,
+         false},
+        {",\"aux_loss_alpha\":0.01", "model.router_aux_loss_coef=0", "which is 0, decides", 0,
+         false},
+        {"", "model.router_aux_loss_coef=0.5", NULL, 0.5, false},
+    };
+    static const char *const bad[] = {",\"aux_loss_alpha\":\"x\"", ",\"aux_loss_alpha\":-1",
+                                      ",\"aux_loss_alpha\":1001", ",\"seq_aux\":1",
+                                      ",\"aux_loss_alpha\":[0]"};
+    char dir[256], text[900], option[300];
+    make_directory(dir);
+    snprintf(option, sizeof option, "model.hf_config=%s", dir);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const char *const options[] = {option, cases[i].option, NULL};
+        snprintf(text, sizeof text, config, cases[i].keys);
+        write_text(dir, "config.json", text);
+        expect_accepted("{\"training\":{\"seq_len\":8}}", options);
+        assert_true(model.moe.balance == cases[i].balance);
+        assert_true(model.moe.whole_batches == cases[i].whole_batches);
+        assert_int_equal(count_settings(&notes, "config-key", "aux_loss_alpha"),
+                         cases[i].note != NULL);
+        if (cases[i].note != NULL && count_settings(&notes, "config-key", cases[i].note) != 1)
+            fail_msg("%s: no line with \"%s\"", cases[i].keys, cases[i].note);
+    }
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        snprintf(text, sizeof text, config, bad[i]);
+        write_text(dir, "config.json", text);
+        expect_refused_with("{\"training\":{\"seq_len\":8}}", option, NIB_BAD_INPUT);
+    }
+    drop_directory(dir);
+}
+
 static void test_key_table_is_consistent(void **state)
 {
     (void)state;
@@ -840,6 +895,7 @@ int main(void)
         cmocka_unit_test(test_rejects_bad_configs),
         cmocka_unit_test(test_recipes),
         cmocka_unit_test(test_notes_ineffective_keys),
+        cmocka_unit_test(test_balance_of_sequences),
         cmocka_unit_test(test_key_table_is_consistent),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_printed_limits),

@@ -161,7 +161,7 @@ static void test_exports_halves_of_heads(void **state)
     assert_int_equal(count_words("latent/model/config.json", "\"routed_scaling_factor\": 1.0"), 1);
 }
 
-/* gpt-oss and Llama 4 train expert by expert, and are stored in transposed stacks. */
+/* gpt-oss, Llama 4 and Gemma 4 train expert by expert, and are stored in stacks. */
 static void test_exports_stacks(void **state)
 {
     static const char
@@ -178,7 +178,17 @@ static void test_exports_stacks(void **state)
             "\"num_key_value_heads\": 2, \"head_dim\": 8, \"num_local_experts\": 4, "
             "\"num_experts_per_tok\": 1, \"interleave_moe_layer_step\": 1, "
             "\"attention_chunk_size\": 16, \"vocab_size\": 920, \"max_position_embeddings\": 64, "
-            "\"tie_word_embeddings\": false, \"torch_dtype\": \"float32\"}";
+            "\"tie_word_embeddings\": false, \"torch_dtype\": \"float32\"}",
+        gemma4[] =
+            "{\"model_type\": \"gemma4_text\", \"hidden_size\": 32, \"intermediate_size\": 40, "
+            "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+            "\"head_dim\": 8, \"global_head_dim\": 16, \"num_global_key_value_heads\": 1, "
+            "\"attention_k_eq_v\": true, \"enable_moe_block\": true, \"num_experts\": 4, "
+            "\"top_k_experts\": 2, \"moe_intermediate_size\": 24, \"num_kv_shared_layers\": 0, "
+            "\"hidden_size_per_layer_input\": 0, \"sliding_window\": 8, \"layer_types\": "
+            "[\"sliding_attention\", \"full_attention\"], \"vocab_size\": 920, "
+            "\"max_position_embeddings\": 64, \"tie_word_embeddings\": true, "
+            "\"torch_dtype\": \"float32\"}";
     (void)state;
     expect_fused("gpt_oss", gpt_oss,
                  (const char *const[]){"layers.1.mlp.experts.gate_up_proj\": {\"dtype\": \"F32\", "
@@ -190,6 +200,15 @@ static void test_exports_stacks(void **state)
                                        "\"F32\", \"shape\": [4, 32, 96]",
                                        "layers.1.feed_forward.router.weight\""},
                  (const char *const[]){".experts.0.", ".mlp.gate."});
+    expect_fused("gemma4", gemma4,
+                 (const char *const[]){"layers.1.experts.gate_up_proj\": {\"dtype\": \"F32\", "
+                                       "\"shape\": [4, 48, 32]",
+                                       "layers.1.self_attn.k_proj.weight\": {\"dtype\": "
+                                       "\"F32\", \"shape\": [16, 32]"},
+                 (const char *const[]){".experts.0.", "layers.1.self_attn.v_proj"});
+    assert_int_equal(count_words("gemma4/model/model.safetensors",
+                                 "layers.1.layer_scalar\": {\"dtype\": \"F32\", \"shape\": [1]"),
+                     1);
 }
 
 /* A norm with a weight per head is a matrix, as in transformers. */

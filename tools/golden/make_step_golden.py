@@ -30,6 +30,13 @@ MOE = dict(tie_word_embeddings=False, head_dim=8, pad_token_id=None)
 LATENT = dict(tie_word_embeddings=False, pad_token_id=None, num_key_value_heads=4, num_experts_per_tok=2,
               moe_intermediate_size=12, n_shared_experts=1, first_k_dense_replace=1)
 
+# A layer with a window and one without, whose heads are wider and of which a quarter rotates.
+GEMMA4 = dict(tie_word_embeddings=True, head_dim=6, global_head_dim=16, num_kv_shared_layers=0, hidden_size_per_layer_input=0,
+              hidden_activation="gelu_pytorch_tanh", sliding_window=6, final_logit_softcapping=3.0, pad_token_id=None,
+              layer_types=["sliding_attention", "full_attention"], rope_parameters={
+                  "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                  "full_attention": {"rope_type": "proportional", "rope_theta": 100.0, "partial_rotary_factor": 0.25}})
+
 # Class, and config members besides COMMON. The embedding row of a pad_token_id would get no gradient.
 FAMILIES = {
     "llama": ("Llama", dict(tie_word_embeddings=True)),
@@ -50,6 +57,9 @@ FAMILIES = {
     "gemma3": ("Gemma3Text", dict(tie_word_embeddings=True, head_dim=8, hidden_activation="gelu_pytorch_tanh",
                                   query_pre_attn_scalar=8, sliding_window=4,
                                   pad_token_id=None, layer_types=["sliding_attention", "full_attention"])),
+    "gemma4": ("Gemma4Text", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=5,
+                                  top_k_experts=3, moe_intermediate_size=12)),
+    "gemma4_dense": ("Gemma4Text", GEMMA4),
     "cohere": ("Cohere", dict(tie_word_embeddings=True, logit_scale=0.5, pad_token_id=None, layer_norm_eps=1e-5)),
     "cohere_norms": ("Cohere", dict(tie_word_embeddings=True, logit_scale=0.5, pad_token_id=None, layer_norm_eps=1e-5,
                                     use_qk_norm=True)),
@@ -83,13 +93,13 @@ FAMILIES = {
     # latent attention: queries from the hidden state, and through a latent vector; yarn with mscale, and without
     "deepseek_v2": ("DeepseekV2", dict(LATENT, q_lora_rank=None, kv_lora_rank=14, qk_nope_head_dim=6, qk_rope_head_dim=4,
                                        v_head_dim=7, n_routed_experts=6, topk_method="group_limited_greedy", n_group=3,
-                                       topk_group=2, norm_topk_prob=False, routed_scaling_factor=2.0)),
+                                       topk_group=2, norm_topk_prob=False, routed_scaling_factor=2.0), 0.3),
     "deepseek_v3": ("DeepseekV3", dict(LATENT, q_lora_rank=10, kv_lora_rank=18, qk_nope_head_dim=8, qk_rope_head_dim=6,
                                        v_head_dim=5, attention_bias=True, n_routed_experts=6, n_group=2, topk_group=1,
                                        norm_topk_prob=True, routed_scaling_factor=1.5, rope_parameters={
                                            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
                                            "original_max_position_embeddings": 5, "beta_fast": 32.0, "beta_slow": 1.0,
-                                           "mscale": 1.0, "mscale_all_dim": 0.5})),
+                                           "mscale": 1.0, "mscale_all_dim": 0.5}), 0.2),
     "gpt_oss": ("GptOss", dict(MOE, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, swiglu_limit=0.5, rope_parameters={
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,
         "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
@@ -115,8 +125,10 @@ def expert_parts(name, value, config):
     """Splits a stack [experts][rows][columns]; Llama 4 and gpt-oss have [experts][columns][rows], gpt-oss with gate and up in turn."""
     turned, in_turn = config.model_type in ("gpt_oss", "llama4_text"), config.model_type == "gpt_oss"
     kind = "bias" if name.endswith("_bias") else "weight"
-    layer = re.split(r"\.(?:mlp|block_sparse_moe|feed_forward)\.", name)[0]
+    layer = re.split(r"\.(?:mlp|block_sparse_moe|feed_forward|experts)\.", name)[0]
     prefix, gate, up, down = EXPERTS.get(config.model_type, EXPERTS["qwen3_moe"])
+    if config.model_type == "gemma4_text":  # experts beside the MLP
+        prefix = "experts."
     result = []
     for e, part in enumerate(value):
         part = part.T if turned and kind == "weight" else part
@@ -136,9 +148,9 @@ def parts(name, value, config):
         return [(name.replace("block_sparse_moe.router", "mlp.gate").replace("mlp.router", "mlp.gate"), value)]
     if config.model_type == "mixtral" and ".mlp.gate." in name:
         return [(name.replace(".mlp.gate.", ".block_sparse_moe.gate."), value)]
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    kv = config.num_key_value_heads * head
     if "qkv_proj" in name:
+        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        kv = config.num_key_value_heads * head
         rows = value.split([config.num_attention_heads * head, kv, kv])
         return [(name.replace("qkv_proj", f"{part}_proj"), r) for part, r in zip("qkv", rows)]
     if "gate_up_proj" in name:
@@ -159,6 +171,33 @@ def join_heads(tensors):
         tensors[name.replace("_layernorm.norms.0", "_norm")] = torch.stack(heads)
 
 
+def watch_routers(model):
+    """A list that gets (logits, chosen) of each router that runs."""
+    seen = []
+    for module in model.modules():
+        if type(module).__name__ in ("DeepseekV2TopkRouter", "DeepseekV3TopkRouter"):
+            module.register_forward_hook(lambda _, __, out: seen.append((out[0], out[2])))
+    return seen
+
+
+def deepseek_balance(layers, length, config):
+    """DeepSeek's load-balancing loss, which transformers lack: added over layers, of sequences of `length` tokens their mean.
+
+    DeepSeek-AI, "DeepSeek-V2", 2024, section 2.2.3; for sigmoids "DeepSeek-V3 Technical Report", 2024, equations 17 to 20."""
+    n, k = config.n_routed_experts, config.num_experts_per_tok
+    total = 0.0
+    for logits, chosen in layers:
+        for scores, own in zip(logits.double().split(length), chosen.split(length)):
+            if config.model_type == "deepseek_v3":
+                own = scores.topk(k).indices
+                scores = scores.sigmoid() / scores.sigmoid().sum(-1, keepdim=True)
+            else:
+                scores = scores.softmax(-1)
+            share = torch.bincount(own.reshape(-1), minlength=n).double() * n / (k * length)
+            total = total + (share * scores.mean(0)).sum() * length / len(logits)
+    return total
+
+
 def make(arch, folder):
     os.makedirs(f"{folder}/{arch}", exist_ok=True)
     torch.manual_seed(SEED)
@@ -166,14 +205,22 @@ def make(arch, folder):
     model.config._experts_implementation = "eager"  # the others have no float64
     with torch.no_grad():
         for name, p in model.named_parameters():
-            scale = 1.0 if "norm" in name and name.endswith("weight") and not arch.startswith("gemma") else 0.0
+            stored_as_is = not arch.startswith("gemma") or arch.startswith("gemma4")  # else minus 1
+            is_factor = "norm" in name and name.endswith("weight") or name.endswith(("router.scale", "per_expert_scale"))
+            scale = 1.0 if is_factor and stored_as_is else 0.0
             p.copy_((scale + 0.15 * torch.randn(p.shape)).float().double())
+            if arch.startswith("gemma4") and "q_norm" in name:  # scores have no other factor
+                p.mul_(0.4).copy_(p.float().double())
+            if "router.proj" in name:  # Gemma 4's, whose input is divided by the root of the width
+                p.mul_(4.0).copy_(p.float().double())
         for name, buffer in model.named_buffers():
             if "e_score_correction_bias" in name:  # large enough to change choices
                 buffer.copy_(0.2 * torch.randn(buffer.shape))
+            if "layer_scalar" in name:
+                buffer.copy_((1 + 0.25 * torch.randn(buffer.shape)).float().double())
     rows = torch.randint(0, COMMON["vocab_size"], (len(ROWS), 21))
     count = rows.shape[0] * 20
-    total, choices = 0.0, []
+    total, choices, deepseek, seen = 0.0, [], [], watch_routers(model)
     aux = FAMILIES[arch][2] if len(FAMILIES[arch]) > 2 else 0.0
     for row, lengths in zip(rows, ROWS):
         at = 0
@@ -182,10 +229,20 @@ def make(arch, folder):
             out = model(ids[None], **({"output_router_logits": True} if aux else {}))
             logits = out.logits[0]
             choices.append(out.router_logits if aux else None)
+            deepseek.append(seen.copy())
+            seen.clear()
             total = total + torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
             at += length
     loss = total / count
-    if aux:
+    whole = None
+    if aux and deepseek[0]:
+        layers = [[torch.cat(values) for values in zip(*layer)] for layer in zip(*deepseek)]
+        balance = deepseek_balance(layers, 20, model.config)
+        whole = deepseek_balance(layers, count, model.config)  # seq_aux false
+        gates = {name: p for name, p in model.named_parameters() if name.endswith("mlp.gate.weight")}
+        of_whole = torch.autograd.grad(loss + aux * whole, list(gates.values()), retain_graph=True)
+        loss = loss + aux * balance
+    elif aux:
         module = sys.modules[type(model).__module__]
         pooled = tuple(torch.cat(layers) for layers in zip(*choices))
         balance = module.load_balancing_loss_func(pooled, len(pooled[0].T), model.config.num_experts_per_tok)
@@ -198,13 +255,16 @@ def make(arch, folder):
     if aux:
         tensors["balance"] = balance.detach().double().reshape(1)
         tensors["aux"] = torch.tensor([aux], dtype=torch.float64)
+    if whole is not None:
+        tensors["whole.balance"] = whole.detach().reshape(1)
+        tensors.update({f"whole.{name}": grad.float() for name, grad in zip(gates, of_whole)})
     for name, p in model.named_parameters():
         for stored, value in published(model.config.model_type, name, p.detach().float()):
             weights[stored] = value.contiguous()
         for part, grad in parts(name, p.grad.float(), model.config):
             tensors[part] = grad.contiguous()
     for name, buffer in model.named_buffers():
-        if "e_score_correction_bias" in name:
+        if "e_score_correction_bias" in name or "layer_scalar" in name:
             weights[name] = buffer.float()
             tensors[name] = torch.zeros_like(weights[name])
     join_heads(tensors)

@@ -6,7 +6,7 @@
 
 Every model of tests/golden/models and tests/golden/gguf is converted. All tensors must be found under the names that the
 family publishes, none may be left over, and a model of floats must keep its logits, bit for bit.
-So must a mixture of experts that was trained for two steps: its loss is the one that nibble measures, to 1e-4.
+So must mixtures of experts that were trained for two steps: their loss is the one that nibble measures, to 1e-4.
 Prints a line per case; exits 1 if anything differs.
 """
 import json
@@ -56,8 +56,8 @@ def check(program, source, out):
     return ""
 
 
-def check_trained(program, folder):
-    config = ROOT / "configs/qwen3_moe_debugmodel.json"
+def check_trained(program, name, folder):
+    config = ROOT / f"configs/{name}_debugmodel.json"
     words = ["--training.steps=2", "--export", folder, "--checkpoint.export_dtype=float32"]
     subprocess.run([program, "train", config, *words], check=True, capture_output=True)
     text = folder / "text.txt"
@@ -78,7 +78,8 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         cases = [(s.name, lambda s=s: check(program, s, pathlib.Path(work) / s.name.replace(".", "-")))
                  for s in sources if s.name not in NOT_LOADED | NOT_WRITTEN]
-        cases.append(("trained mixture", lambda: check_trained(program, pathlib.Path(work) / "trained")))
+        for name in ("qwen3_moe", "gemma4"):
+            cases.append((f"trained {name}", lambda name=name: check_trained(program, name, pathlib.Path(work) / f"trained-{name}")))
         for name, run in cases:
             wrong = run()
             failed += wrong != ""

@@ -112,20 +112,32 @@ static void choose_experts(int64_t *chosen, float *choice, const nib_routing *ru
 static void weigh_experts(float *weights, const int64_t *chosen, const float *scores,
                           const float *weight_scales, const nib_routing *rule)
 {
-    float own[NIB_TOP_K_MAX], sum = 0.0f;
-    for (int64_t i = 0; i < rule->top_k; i++)
-        own[i] = scores[chosen[i]];
+    const int64_t top_k = rule->top_k;
+    float sum = 0.0f;
+    for (int64_t i = 0; i < top_k; i++)
+        weights[i] = scores[chosen[i]];
     if (rule->score == NIB_SCORE_CHOSEN)
-        softmax_row(own, own, rule->top_k);
+        softmax_row(weights, weights, top_k);
     else if (rule->score == NIB_SCORE_CHOSEN_SIGMOID)
-        sigmoid_row(own, own, rule->top_k);
-    for (int64_t i = 0; i < rule->top_k; i++)
-        sum += own[i];
+        sigmoid_row(weights, weights, top_k);
+    for (int64_t i = 0; i < top_k; i++)
+        sum += weights[i];
     sum += rule->floor;
-    for (int64_t i = 0; i < rule->top_k; i++)
-        weights[i] = (rule->normalize ? own[i] / sum : own[i]) * rule->scale;
-    for (int64_t i = 0; i < rule->top_k && weight_scales != NULL; i++)
+    for (int64_t i = 0; i < top_k; i++)
+        weights[i] = (rule->normalize ? weights[i] / sum : weights[i]) * rule->scale;
+    for (int64_t i = 0; i < top_k && weight_scales != NULL; i++)
         weights[i] *= weight_scales[chosen[i]];
+}
+
+/* What experts are chosen by, without a bias. */
+static void score_experts(float *scores, const float *logits, const nib_routing *rule)
+{
+    if (rule->score == NIB_SCORE_SOFTMAX)
+        softmax_row(scores, logits, rule->experts);
+    else if (rule->score == NIB_SCORE_SIGMOID)
+        sigmoid_row(scores, logits, rule->experts);
+    else
+        memcpy(scores, logits, (size_t)rule->experts * sizeof *scores);
 }
 
 void NIB_EXPERTS(route)(const nib_route_tokens *a, int64_t m0, int64_t m1)
@@ -142,12 +154,7 @@ void NIB_EXPERTS(route)(const nib_route_tokens *a, int64_t m0, int64_t m1)
             out[0] = (float)(-1 - wrong);
             continue;
         }
-        if (rule->score == NIB_SCORE_SOFTMAX)
-            softmax_row(scores, logits, experts);
-        else if (rule->score == NIB_SCORE_SIGMOID)
-            sigmoid_row(scores, logits, experts);
-        else
-            memcpy(scores, logits, (size_t)experts * sizeof *scores);
+        score_experts(scores, logits, rule);
         for (int64_t i = 0; i < experts; i++)
             choice[i] = a->bias != NULL ? scores[i] + a->bias[i] : scores[i];
         choose_experts(chosen, choice, rule);

@@ -59,6 +59,22 @@ static void dispatch_ref(const nib_dispatch *a, int64_t row0, int64_t row1)
     }
 }
 
+static void route_dw_ref(const nib_route_dw *a, int64_t expert0, int64_t expert1)
+{
+    float sum[NIB_EXPERTS_MAX];
+    for (int64_t first = 0; first < a->m; first += NIB_TRAIN_ROWS) {
+        memset(sum, 0, (size_t)(expert1 - expert0) * sizeof *sum);
+        for (int64_t m = first; m < nib__min(a->m, first + NIB_TRAIN_ROWS); m++)
+            for (int64_t j = 0; j < a->top_k; j++) {
+                const int64_t e = (int64_t)a->routing[m * a->ldr + j], i = m * a->top_k + j;
+                if (e >= expert0 && e < expert1)
+                    sum[e - expert0] = fmaf(a->dweight[i], a->weights[i], sum[e - expert0]);
+            }
+        for (int64_t e = expert0; e < expert1; e++)
+            a->dw[e] = first == 0 ? sum[e - expert0] : a->dw[e] + sum[e - expert0];
+    }
+}
+
 static void balance_ref(const nib_balance *a)
 {
     const float tokens = (float)a->tokens;
@@ -104,12 +120,14 @@ static const nib_kernel rows[] = {
              "adds the outputs of a token's experts times their weights, experts ascending"),
     EACH_ISA(route_dx_f32, ROUTE_DX, LANES, route_dx,
              "gradient of the router's logits, and of the load-balancing loss"),
+    ROW(route_dw_f32, ROUTE_DW, ref, 90, EXACT, NIB_NO_CONDS, NULL, route_dw, route_dw_ref,
+        "gradients of the factors of the experts' weights"),
     EACH_ISA(combine_dw_f32, COMBINE_DW, LANES, combine_dw,
              "gradients of the weights of a token's experts"),
     EACH_ISA(route_sums_f32, ROUTE_SUMS, LANES, route_sums,
              "sums of the experts' probabilities over blocks of 256 tokens"),
     ROW(balance_f32, BALANCE, ref, 90, EXACT, NIB_NO_CONDS, NULL, balance, balance_ref,
-        "the load-balancing loss, from counts and sums of all layers"),
+        "the load-balancing loss, from counts and sums of layers"),
 };
 
 const nib_family nib__family_experts = {rows, COUNT(rows)};

@@ -65,9 +65,11 @@ typedef struct nib_expert_names {
     const char *choice_bias;   /* NULL: none */
     const char *weight_scales; /* factors of the weights of chosen experts; NULL: none */
     const char *shared_gate, *shared_up, *shared_down; /* NULL: no shared experts */
-    double
-        balance; /* router_aux_loss_coef of transformers if the config lacks it; 0: the family has
-                       no load-balancing loss */
+    /* What its load-balancing loss is over. LAYERS: transformers' loss, with `balance`, its
+     * router_aux_loss_coef if the config lacks it; 0: none. SEQUENCES: aux_loss_alpha, as in
+     * DeepSeek's own code. */
+    nib_balance_over balance_over;
+    double balance;
 } nib_expert_names;
 /* The names of most families. */
 #define NIB_USUAL_EXPERTS                                                                          \

@@ -167,7 +167,10 @@ static nib_routing routing_of(const nib_config *c)
                          .scale = moe->scale > 0 ? (float)moe->scale : 1.0f,
                          .weight_scales = nib__family_of(c)->experts->weight_scales != NULL,
                          .on_input = moe->scaled_inputs,
-                         .balance = (float)moe->balance};
+                         .balance = (float)moe->balance,
+                         .balance_over = moe->whole_batches
+                                             ? NIB_BALANCE_MICRO_BATCH
+                                             : nib__family_of(c)->experts->balance_over};
 }
 
 /* Emits the MLP that every token has. */

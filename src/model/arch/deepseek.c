@@ -124,8 +124,10 @@ static const nib_family_key keys_of_v3[] = {
     {.key = NULL},
 };
 
-static const nib_expert_names of_v2 = {NIB_USUAL_EXPERTS, NIB_USUAL_SHARED};
+static const nib_expert_names of_v2 = {NIB_USUAL_EXPERTS, NIB_USUAL_SHARED,
+                                       .balance_over = NIB_BALANCE_SEQUENCES};
 static const nib_expert_names of_v3 = {NIB_USUAL_EXPERTS, NIB_USUAL_SHARED,
+                                       .balance_over = NIB_BALANCE_SEQUENCES,
                                        .choice_bias = "mlp.gate.e_score_correction_bias"};
 
 /* With YaRN, scores are multiplied by the square of its factor for mscale_all_dim. */
