@@ -6,6 +6,7 @@
 #include "network.h"
 
 #include "arch.h"
+#include "config_codes.h"
 #include "config_gguf.h"
 #include "config_meta.h"
 
@@ -654,15 +655,7 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
             read_described_config(net, is_json ? path : config, is_json, use, options, &why, err));
     if (use == NIB_NETWORK_CONFIG || is_json) {
         if (net->config.quantized)
-            nib__ledger_add_setting(&net->notes,
-                                    &(nib_ledger_setting){.code = "quantization-config",
-                                                          .name = "quantization_config",
-                                                          .by = NIB_BY_CONFIG,
-                                                          .relation = NIB_SETTING_OTHER},
-                                    "without the weights, layers are planned as if unquantized; "
-                                    "--recipe plans a scheme, and takes %s itself if its "
-                                    "quant_method is torchao",
-                                    is_json ? path : config);
+            NIB_TRY(nib__config_codes(net, is_json ? path : config, err));
         return NIB_OK;
     }
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));

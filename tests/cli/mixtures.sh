@@ -113,3 +113,10 @@ equal 'rows about experts are not about attention' 'torchao.int4_weight_only run
     "$(verdict torchao model.layers.0.self_attn.q_proj "$qwen" --recipe int4wo-g32 --device h100)"
 check 'layers without a row of the engine are counted' grep -q '^ *21  other layers: Nibble has no row of vllm about them;' \
     <(nibble plan "$REPO/configs/shapes/qwen3-moe-debugmodel/config.json" --recipe int4wo-g32 --device h100 --engine vllm | cat)
+
+# gpt-oss as published: MXFP4 experts, planned without weights
+sed 's/"quantization_config": null,//; s/"hidden_act"/"quantization_config": {"quant_method": "mxfp4"}, "hidden_act"/' oss.json >mxfp4.json
+nibble plan mxfp4.json --strict 2>/dev/null | tr -s '\n ' ' ' >plan.txt
+check 'its experts are planned in MXFP4' grep -q 'mlp.experts.\*.down_proj 2880x2880 +b [0-9.]* MB mxfp4@cpu as asked' plan.txt
+check 'a note says so' grep -q 'quantization_config (mxfp4) says that 36 weights are stored as mxfp4: without --recipe they are planned so' plan.txt
+refused 3 '*experts.0.gate_proj is stored as mxfp4 and cannot be quantized again; *' advise mxfp4.json --device h100
