@@ -49,7 +49,8 @@ written from the documentation.
 - **other values**: the file describes itself as asked, but has other values, and nothing says so.
 - **died**: an error that names no layer, pattern or setting.
 
-`-` (not counted) is a request that an engine has no interface for.
+`-` (not counted) is a request that an engine has no interface for. [history/audit.md](history/audit.md) is the run of 2,000 models
+before mixtures were among them.
 
 """
 
