@@ -120,24 +120,10 @@ static nib_status check_version(nib_checkpoint *cp, nib_err *err)
 
 /* ---- config.json ---- */
 
-/* Reads quantization_config; older files of compressed-tensors call it compression_config. */
 static nib_status read_quantization(nib_checkpoint *cp, const char *name, const char *text,
                                     size_t size, nib_err *err)
 {
-    nib_json json;
-    const nib_json_limits limits = {.literals = true};
-    nib__json_init(&json, name, text, size, &limits);
-    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
-    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
-        const bool wanted =
-            nib__json_is(&json, "quantization_config") || nib__json_is(&json, "compression_config");
-        const char *raw = wanted ? nib__json_raw(&json, &cp->arena) : NULL;
-        ok = wanted ? raw != NULL : nib__json_skip(&json);
-        if (raw != NULL && *raw == '{')
-            cp->quantization = raw;
-    }
-    if (!ok || json.event != NIB_JSON_OBJECT_END)
-        return nib__json_status(&json, err);
+    NIB_TRY(nib__quantization_find(&cp->quantization, name, text, size, &cp->arena, err));
     if (cp->quantization == NULL)
         return NIB_OK;
     NIB_TRY(nib__quantization_parse(&cp->coding, name, cp->quantization, strlen(cp->quantization),

@@ -353,16 +353,6 @@ static const nib_tensor *find_sibling(const nib_checkpoint *cp, const nib_tensor
 
 /* ---- checks ---- */
 
-static const char *format_shape(char out[200], const nib_tensor *t)
-{
-    size_t used = (size_t)snprintf(out, 200, "[");
-    for (int i = 0; i < t->rank; i++)
-        used +=
-            (size_t)snprintf(out + used, 200 - used, "%s%" PRId64, i == 0 ? "" : ", ", t->shape[i]);
-    snprintf(out + used, 200 - used, "]");
-    return out;
-}
-
 /* Fails with "NAME: sentence". */
 static nib_status fail_stack(const nib_tensor *t, nib_status status, nib_err *err,
                              const char *format, ...) NIB_PRINTF(4, 5);
@@ -400,7 +390,7 @@ static nib_status find_form(bool *across, nib_checkpoint *cp, const nib_tensor *
     const nib_tensor *other = find_sibling(cp, t, s, down ? "gate_up_proj" : "down_proj"),
                      *up = down ? other : t, *dn = down ? t : other;
     const nib_experts_form *family = find_transposed(cp);
-    char a[200], b[200], c[NIB_SHOWN];
+    char a[NIB_SHAPE_SHOWN], b[NIB_SHAPE_SHOWN], c[NIB_SHOWN];
     *across = family != NULL;
     if (other == NULL && cp->family == NULL)
         return fail_stack(t, NIB_BAD_INPUT, err,
@@ -414,7 +404,8 @@ static nib_status find_form(bool *across, nib_checkpoint *cp, const nib_tensor *
             return fail_stack(up, NIB_BAD_INPUT, err,
                               "its shape %s does not fit that of down_proj, %s; [experts, 2 * I, "
                               "D] and [experts, D, I] are expected, or both transposed",
-                              format_shape(a, up), format_shape(b, dn));
+                              nib__format_shape(a, up->shape, up->rank),
+                              nib__format_shape(b, dn->shape, dn->rank));
     }
     if (*across ? family == NULL : family != NULL && family->alternate) {
         snprintf(b, sizeof b, "%s%s%s", cp->family != NULL ? "model_type \"" : "no model_type",
@@ -424,7 +415,8 @@ static nib_status find_form(bool *across, nib_checkpoint *cp, const nib_tensor *
                           "its shape %s is that of %s matrices, and %s in which order they hold "
                           "gate and up; those of gpt_oss and llama4 are transposed, those of other "
                           "families are not",
-                          format_shape(a, t), *across ? "transposed" : "plain", b);
+                          nib__format_shape(a, t->shape, t->rank), *across ? "transposed" : "plain",
+                          b);
     }
     if (*across && t->type != NIB_TYPE_F32 && t->type != NIB_TYPE_F16 && t->type != NIB_TYPE_BF16 &&
         t->type != NIB_TYPE_E4M3)
@@ -438,12 +430,12 @@ static nib_status find_form(bool *across, nib_checkpoint *cp, const nib_tensor *
 /* Checks the matrices of a stack, and that stacks beside it have as many experts. */
 static nib_status check_lead(nib_checkpoint *cp, const nib_tensor *t, stacked *s, nib_err *err)
 {
-    char a[200], shown[NIB_SHOWN];
+    char a[NIB_SHAPE_SHOWN], shown[NIB_SHOWN];
     const bool gate_up = has_leaf(t, s, "gate_up_proj");
     if (t->rank != s->part->rank || t->shape[1] < 1 || t->shape[2] < 1 ||
         (t->rank == 4 && t->shape[3] != 16))
         return fail_stack(t, NIB_BAD_INPUT, err, "has shape %s; a stack of experts has %s",
-                          format_shape(a, t),
+                          nib__format_shape(a, t->shape, t->rank),
                           s->part->rank == 4 ? "four dimensions, the last of 16"
                                              : "three dimensions, none of them 0");
     if (t->shape[0] < 1 || t->shape[0] > EXPERTS_MAX)
@@ -479,20 +471,22 @@ static nib_status check_lead(nib_checkpoint *cp, const nib_tensor *t, stacked *s
 static nib_status check_beside(const nib_tensor *t, const stacked *s, bool across, nib_err *err)
 {
     const nib_tensor *lead = s->lead;
-    char a[200], b[200];
+    char a[NIB_SHAPE_SHOWN], b[NIB_SHAPE_SHOWN];
     bool fits = t->rank == s->part->rank && lead->rank >= 3 && t->shape[0] == lead->shape[0];
     if (fits && s->part->grid)
         return t->shape[1] > 0 && t->shape[2] > 0
                    ? NIB_OK
                    : fail_stack(t, NIB_BAD_INPUT, err, "has shape %s, which holds no scales",
-                                format_shape(a, t));
+                                nib__format_shape(a, t->shape, t->rank));
     fits = fits && t->shape[1] == lead->shape[across ? 2 : 1];
     if (fits && t->rank == 3)
         fits = t->shape[2] == lead->shape[2];
     return fits ? NIB_OK
                 : fail_stack(t, NIB_BAD_INPUT, err,
-                             "its shape %s does not match its %s, which are %s", format_shape(a, t),
-                             lead->rank == 4 ? "blocks" : "matrices", format_shape(b, lead));
+                             "its shape %s does not match its %s, which are %s",
+                             nib__format_shape(a, t->shape, t->rank),
+                             lead->rank == 4 ? "blocks" : "matrices",
+                             nib__format_shape(b, lead->shape, lead->rank));
 }
 
 /* ---- views ---- */

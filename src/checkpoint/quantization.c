@@ -804,7 +804,38 @@ void nib__quantization_free(nib_quantization *q)
         nib__targets_free(&q->groups[i].targets);
 }
 
+nib_status nib__quantization_find(const char **raw, const char *name, const char *text, size_t size,
+                                  nib_arena *arena, nib_err *err)
+{
+    nib_json json;
+    const nib_json_limits limits = {.literals = true};
+    *raw = NULL;
+    nib__json_init(&json, name, text, size, &limits);
+    bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&json) == NIB_JSON_KEY) {
+        const bool wanted =
+            nib__json_is(&json, "quantization_config") || nib__json_is(&json, "compression_config");
+        const char *value = wanted ? nib__json_raw(&json, arena) : NULL;
+        ok = wanted ? value != NULL : nib__json_skip(&json);
+        if (value != NULL && *value == '{')
+            *raw = value;
+    }
+    return ok && json.event == NIB_JSON_OBJECT_END ? NIB_OK : nib__json_status(&json, err);
+}
+
 /* ---- look-ups ---- */
+
+bool nib__quantization_fp8_inputs(char out[NIB_FP8_INPUTS], const nib_quantization *q)
+{
+    const bool is_static = strcmp(q->act, "static") == 0;
+    if (q->block[0] == 0 && !is_static)
+        return true;
+    if (out != NULL && is_static)
+        snprintf(out, NIB_FP8_INPUTS, "e4m3 activations with a static scale");
+    else if (out != NULL)
+        snprintf(out, NIB_FP8_INPUTS, "e4m3 activations in groups of %" PRId64, q->block[1]);
+    return false;
+}
 
 /* Whether `part` ("q_proj", "layers.0") is in the module name, bounded by dots or the ends. */
 static bool name_has_part(const char *module, const char *part)

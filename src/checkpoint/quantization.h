@@ -67,6 +67,10 @@ typedef struct nib_quantization {
     double act_limit; /* FBGEMM clips larger activations; 0: none are clipped */
 } nib_quantization;
 
+/* *raw: the text of config.json's quantization_config, or of compression_config, as older files of
+ * compressed-tensors call it; NULL: it has neither, or null. name: file name for messages. */
+nib_status nib__quantization_find(const char **raw, const char *name, const char *text, size_t size,
+                                  nib_arena *arena, nib_err *err);
 /* text: the JSON object. name: file name for messages. method: its quant_method, or NULL if the
  * object says it. Everything except patterns is allocated in the arena. Keys that are not read go
  * to ledger (NULL allowed). */
@@ -90,6 +94,10 @@ nib_status nib__quantization_keeps(bool *out, const nib_quantization *q, const c
  * takes precedence over the class Linear. */
 nib_status nib__quantization_group(const nib_coding_group **out, const nib_quantization *q,
                                    const char *module, nib_err *err);
+enum { NIB_FP8_INPUTS = 96 };
+/* FP8: whether activations are e4m3 per token; else out (NULL allowed) describes those asked for,
+ * which no kernel has, and they stay floats. */
+bool nib__quantization_fp8_inputs(char out[NIB_FP8_INPUTS], const nib_quantization *q);
 /* Entries of lists of modules that match no module. */
 typedef struct nib_unmatched {
     size_t count;

@@ -54,22 +54,11 @@ nib_status nib__weight_fail(const nib_weight_query *q, nib_status status, const 
     return nib__fail(q->err, status, "%s%s: %s", q->shown, suffix, sentence);
 }
 
-static const char *format_shape(char out[200], const int64_t *shape, int rank)
-{
-    size_t used = 1;
-    memcpy(out, "[", 2);
-    for (int i = 0; i < rank; i++)
-        used +=
-            (size_t)snprintf(out + used, 200 - used, "%s%" PRId64, i == 0 ? "" : ", ", shape[i]);
-    snprintf(out + used, 200 - used, "]");
-    return out;
-}
-
 nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix,
                               const nib_tensor *tensor, nib_type type, int rank,
                               const int64_t *shape)
 {
-    char found[200], wanted[200];
+    char found[NIB_SHAPE_SHOWN], wanted[NIB_SHAPE_SHOWN];
     if (tensor == NULL)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "the tensor is missing");
     if (type != NIB_TYPE_NONE && tensor->type != type)
@@ -81,18 +70,18 @@ nib_status nib__weight_expect(const nib_weight_query *q, const char *suffix,
     if (same)
         return NIB_OK;
     return nib__weight_fail(q, NIB_BAD_INPUT, suffix, "has shape %s, expected %s",
-                            format_shape(found, tensor->shape, tensor->rank),
-                            format_shape(wanted, shape, rank));
+                            nib__format_shape(found, tensor->shape, tensor->rank),
+                            nib__format_shape(wanted, shape, rank));
 }
 
 nib_status nib__weight_expect_matrix(const nib_weight_query *q, const char *suffix,
                                      const nib_tensor *tensor, nib_type type)
 {
-    char found[200];
+    char found[NIB_SHAPE_SHOWN];
     if (tensor->rank != 2 || tensor->shape[0] == 0 || tensor->shape[1] == 0)
         return nib__weight_fail(q, NIB_BAD_INPUT, suffix,
                                 "has shape %s; expected two dimensions, neither of them 0",
-                                format_shape(found, tensor->shape, tensor->rank));
+                                nib__format_shape(found, tensor->shape, tensor->rank));
     return nib__weight_expect(q, suffix, tensor, type, 2, tensor->shape);
 }
 
@@ -390,11 +379,11 @@ nib_status nib__weight_plain(const nib_weight_query *q)
     const nib_tensor *tensor = nib__weight_part(q, ".weight");
     nib_weight *w = q->out;
     nib_status status;
-    char shape[200];
+    char shape[NIB_SHAPE_SHOWN];
     if (tensor->rank != 2)
         return nib__weight_fail(q, NIB_BAD_INPUT, ".weight",
                                 "has shape %s; a linear weight has two dimensions",
-                                format_shape(shape, tensor->shape, tensor->rank));
+                                nib__format_shape(shape, tensor->shape, tensor->rank));
     w->n = tensor->shape[0];
     w->k = tensor->shape[1];
     w->layout = NIB_LAYOUT_FLOAT;

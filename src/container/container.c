@@ -4,6 +4,9 @@
  */
 #include "container.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 void *nib__container_items(nib_arena *arena, size_t count, size_t size)
 {
     char *items = nib__arena_take(arena, count, size);
@@ -46,4 +49,14 @@ bool nib__container_sort(nib_tensor **items, size_t count, nib_arena *arena)
     if (from != items)
         memcpy(items, from, count * sizeof *items);
     return true;
+}
+
+const char *nib__format_shape(char out[NIB_SHAPE_SHOWN], const int64_t *shape, int rank)
+{
+    size_t used = (size_t)snprintf(out, NIB_SHAPE_SHOWN, "[");
+    for (int i = 0; i < rank; i++)
+        used += (size_t)snprintf(out + used, NIB_SHAPE_SHOWN - used, "%s%" PRId64,
+                                 i == 0 ? "" : ", ", shape[i]);
+    snprintf(out + used, NIB_SHAPE_SHOWN - used, "]");
+    return out;
 }

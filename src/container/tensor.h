@@ -37,6 +37,10 @@ NIB_INLINE uint64_t nib__tensor_span(const nib_tensor *t)
     return row / k * ((k - 1) * (uint64_t)t->stored_n + last + 1);
 }
 
+enum { NIB_SHAPE_SHOWN = 200 }; /* bytes that any shape needs */
+/* Writes "[8, 64]". */
+const char *nib__format_shape(char out[NIB_SHAPE_SHOWN], const int64_t *shape, int rank);
+
 /* A `__metadata__` entry, or an alias: key names a tensor that is not stored, value the stored
  * tensor with its bytes. */
 typedef struct nib_meta {

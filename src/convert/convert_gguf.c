@@ -150,6 +150,23 @@ static nib_status check_keys(const nib_config *c, const nib_config *read, const 
     return NIB_OK;
 }
 
+/* Checks that experts are in the layers, and weighed, as readers of a GGUF take for granted. */
+static nib_status check_experts(const nib_config *c, const char *directory, nib_err *err)
+{
+    char without[48] = "";
+    if (!nib__gguf_expert_layers_match(c))
+        for (int64_t i = c->layers - 1; i >= 0; i--)
+            if (!nib__config_has_experts(c, i))
+                snprintf(without, sizeof without, "layer %" PRId64 " has no experts", i);
+    if (without[0] == 0 && nib__gguf_expert_weights_match(c))
+        return NIB_OK;
+    return nib__fail(err, NIB_UNSUPPORTED,
+                     "%s: %s, which a GGUF of %s cannot record; --format nibble keeps config.json "
+                     "beside the weights",
+                     directory, without[0] != 0 ? without : "norm_topk_prob is false",
+                     nib__arch_name(c->arch));
+}
+
 /* Checks values that GGUF has no keys for: its readers derive them from sizes, and must get the
  * model's. */
 static nib_status check_implied(const nib_config *c, const char *directory, nib_ledger *ledger,
@@ -185,11 +202,11 @@ static nib_status check_implied(const nib_config *c, const char *directory, nib_
     NIB_TRY(check_keys(c, &read, directory, err));
     if (read.embed_scale != c->embed_scale)
         nib__ledger_add_overruled(ledger, "config-key", "hidden_size",
-                                  nib__format_double(asked, c->embed_scale),
-                                  nib__format_double(done, read.embed_scale),
-                                  "the embedding is multiplied by its square root, which "
-                                  "transformers rounds to the weights' type and GGUF readers do "
-                                  "not");
+                                  nib__format_double(asked, (double)c->width),
+                                  nib__format_double(done, (double)c->width),
+                                  "GGUF readers multiply the embedding by its square root, %.8g; "
+                                  "transformers rounds that to the weights' type, %.8g",
+                                  read.embed_scale, c->embed_scale);
     return NIB_OK;
 }
 
@@ -250,12 +267,7 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          c->rope_interleaved ? "mscale and mscale_all_dim differ"
                                              : "rope_interleave is false",
                          nib__arch_name(c->arch));
-    if (!nib__gguf_experts_match(c))
-        return nib__fail(
-            err, NIB_UNSUPPORTED,
-            "%s: norm_topk_prob is false, or some layers have no experts, which a GGUF "
-            "of %s cannot record; --format nibble keeps config.json beside the weights",
-            m->net.directory, nib__arch_name(c->arch));
+    NIB_TRY(check_experts(c, m->net.directory, err));
     if (!nib__gguf_shared_match(c))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: layers that share keys and values would read those of other layers "

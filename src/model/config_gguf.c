@@ -552,10 +552,11 @@ static nib_status read_family_keys(reader *r)
         } else {
             NIB_TRY(nib__gguf_double(&value, needed ? NULL : &found, r->g, r->key, r->err));
         }
-        if (!(value >= keys[i].least) || !(value <= keys[i].most))
-            return nib__fail(r->err, NIB_BAD_INPUT,
-                             "%s: %s is %g; a value from %g to %g is expected", r->g->name, r->key,
-                             value, keys[i].least, keys[i].most);
+        if (!nib__keys_allows(&keys[i], value)) {
+            char range[NIB_KEYS_RANGE];
+            return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %g; %s", r->g->name, r->key, value,
+                             nib__keys_range(range, &keys[i]));
+        }
         nib__keys_set(r->c, &keys[i], value);
     }
     return NIB_OK;
@@ -760,15 +761,18 @@ static nib_status fill_rope_layers(reader *r)
     return NIB_OK;
 }
 
-bool nib__gguf_experts_match(const nib_config *c)
+bool nib__gguf_expert_layers_match(const nib_config *c)
+{
+    return c->moe.experts == 0 || c->latent.rank > 0 ||
+           (c->moe.dense == NULL &&
+            (c->moe.interval == 1 || nib__gguf_has_key(c, offsetof(nib_config, moe.interval))));
+}
+
+bool nib__gguf_expert_weights_match(const nib_config *c)
 {
     const nib_mixture *moe = &c->moe;
-    const bool layers =
-                   moe->dense == NULL &&
-                   (moe->interval == 1 || nib__gguf_has_key(c, offsetof(nib_config, moe.interval))),
-               weights = moe->normalize || moe->chosen_softmax || moe->scaled_inputs ||
-                         nib__gguf_has_key(c, offsetof(nib_config, moe.normalize));
-    return moe->experts == 0 || c->latent.rank > 0 || (layers && weights);
+    return moe->experts == 0 || c->latent.rank > 0 || moe->normalize || moe->chosen_softmax ||
+           moe->scaled_inputs || nib__gguf_has_key(c, offsetof(nib_config, moe.normalize));
 }
 
 bool nib__gguf_lacks_chunks(const nib_config *c)

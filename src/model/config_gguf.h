@@ -28,7 +28,9 @@ bool nib__gguf_lacks_chunks(const nib_config *config);
 bool nib__gguf_chunks_match(const nib_config *config);
 /* Whether the family's GGUF has a key for this member, an offset in nib_config. */
 bool nib__gguf_has_key(const nib_config *config, size_t at);
-/* Whether experts are in all layers and weighed as a GGUF of this family implies. */
-bool nib__gguf_experts_match(const nib_config *config);
+/* Whether experts are in the layers that a GGUF of this family implies. */
+bool nib__gguf_expert_layers_match(const nib_config *config);
+/* Whether their weights are renormalized as it implies. */
+bool nib__gguf_expert_weights_match(const nib_config *config);
 
 #endif

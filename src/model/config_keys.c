@@ -155,6 +155,24 @@ const char *nib__keys_word(const nib_family_key *key, int64_t number, size_t *si
     return at;
 }
 
+bool nib__keys_allows(const nib_family_key *key, double value)
+{
+    const bool whole = key->is == NIB_OWN_FLAG || key->is == NIB_OWN_COUNT;
+    return value >= key->least && value <= key->most && (!whole || value == floor(value));
+}
+
+const char *nib__keys_range(char out[NIB_KEYS_RANGE], const nib_family_key *key)
+{
+    if (key->least == key->most)
+        nib__format(out, NIB_KEYS_RANGE, "only %.10g is supported", key->least);
+    else if (key->is == NIB_OWN_FLAG)
+        nib__format(out, NIB_KEYS_RANGE, "true or false is expected");
+    else
+        nib__format(out, NIB_KEYS_RANGE, "a %s from %.10g to %.10g is expected",
+                    key->is == NIB_OWN_COUNT ? "whole number" : "value", key->least, key->most);
+    return out;
+}
+
 /* Applies a key with one of several words. */
 static nib_status apply_word(nib_config *c, const nib_family_key *key, const nib_key_given *entry,
                              const char *name, nib_err *err)
@@ -189,18 +207,12 @@ static nib_status apply_key(nib_config *c, const nib_family_key *key, const nib_
         return apply_word(c, key, entry, name, err);
     const bool none = null && key->least <= 0; /* null means no cap */
     const double value = given ? entry->number : none ? 0 : key->absent;
-    const bool half =
-        (key->is == NIB_OWN_FLAG || key->is == NIB_OWN_COUNT) && value != floor(value);
-    if (half || !(value >= key->least) || !(value <= key->most)) {
+    if (!nib__keys_allows(key, value)) {
+        char range[NIB_KEYS_RANGE];
         nib__format(value_shown, sizeof value_shown, "%g", value);
-        if (key->least == key->most)
-            return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %s; only %g is supported for %s", name,
-                             key->key, given ? shown(value_shown, entry) : value_shown, key->least,
-                             nib__arch_name(c->arch));
-        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %s; a %s from %g to %g is expected for %s",
-                         name, key->key, given ? shown(value_shown, entry) : value_shown,
-                         key->is == NIB_OWN_COUNT ? "whole number" : "value", key->least, key->most,
-                         nib__arch_name(c->arch));
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %s; %s for %s", name, key->key,
+                         given ? shown(value_shown, entry) : value_shown,
+                         nib__keys_range(range, key), nib__arch_name(c->arch));
     }
     nib__keys_set(c, key, value);
     return NIB_OK;

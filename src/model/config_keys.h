@@ -41,7 +41,12 @@ bool nib__keys_own(const struct nib_family_row *family, const char *key);
 void nib__keys_set(nib_config *config, const struct nib_family_key *key, double value);
 /* Word number `number` of a key with several, `size` long; NULL: there are fewer. */
 const char *nib__keys_word(const struct nib_family_key *key, int64_t number, size_t *size);
-/* The inverse: the key's value for this config. */
+/* Whether the key, which is no word, may have this value. */
+bool nib__keys_allows(const struct nib_family_key *key, double value);
+enum { NIB_KEYS_RANGE = 80 };
+/* What it may have, for a message: "a whole number from 1 to 1024 is expected". */
+const char *nib__keys_range(char out[NIB_KEYS_RANGE], const struct nib_family_key *key);
+/* The inverse of nib__keys_set: the key's value for this config. */
 double nib__keys_value(const nib_config *config, const struct nib_family_key *key);
 
 #endif

@@ -6,6 +6,7 @@
 #include "network.h"
 
 #include "arch.h"
+#include "config_codes.h"
 #include "config_gguf.h"
 #include "config_meta.h"
 
@@ -383,18 +384,41 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
     return NIB_OK;
 }
 
-/* Checks that every norm is stored, so that a missing one is not found only when a run starts. */
+/* *out: the stored part of a norm, whose type and shape are as implied. */
+static nib_status find_norm(const nib_tensor **out, const nib_network *net, size_t norm,
+                            nib_norm_part part, nib_err *err)
+{
+    char name[NIB_NORM_NAME], found[NIB_SHAPE_SHOWN], wanted[NIB_SHAPE_SHOWN];
+    nib__network_norm_name(name, net, norm, part);
+    const nib_graph_weight *entry = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, norm);
+    const char *path = nib__checkpoint_path(net->checkpoint),
+               *config = nib__checkpoint_config_name(net->checkpoint);
+    const nib_tensor *t = *out = nib__checkpoint_find(net->checkpoint, name);
+    if (t == NULL)
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing; %s (%s) implies it", path, name,
+                         config, nib__arch_name(net->config.arch));
+    const bool by_head = entry->heads > 1, row = !by_head && t->rank == 2 && t->shape[0] == 1;
+    const int64_t shape[] = {by_head ? entry->heads : entry->n, entry->n / entry->heads};
+    const int rank = by_head ? 2 : 1;
+    bool fits = t->rank == rank + row && nib__type_is_float(t->type);
+    for (int i = 0; i < rank && fits; i++)
+        fits = t->shape[i + row] == shape[i];
+    if (fits)
+        return NIB_OK;
+    return nib__fail(err, NIB_BAD_INPUT, "%s: %s is %s %s, but %s implies floats of shape %s", path,
+                     name, nib__type_stored_name(t->type),
+                     nib__format_shape(found, t->shape, t->rank), config,
+                     nib__format_shape(wanted, shape, rank));
+}
+
+/* Checks that every norm is stored as implied, so that this is not found only when a run starts. */
 static nib_status check_norms(const nib_network *net, nib_err *err)
 {
-    char name[NIB_NORM_NAME];
+    const nib_tensor *stored;
     for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++) {
         const bool biased = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i)->bias;
         for (nib_norm_part part = NIB_NORM_WEIGHT; part <= (nib_norm_part)biased; part++)
-            if (!nib__checkpoint_find(net->checkpoint, nib__network_norm_name(name, net, i, part)))
-                return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing; %s (%s) implies it",
-                                 nib__checkpoint_path(net->checkpoint), name,
-                                 nib__checkpoint_config_name(net->checkpoint),
-                                 nib__arch_name(net->config.arch));
+            NIB_TRY(find_norm(&stored, net, i, part, err));
     }
     return NIB_OK;
 }
@@ -651,15 +675,7 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
             read_described_config(net, is_json ? path : config, is_json, use, options, &why, err));
     if (use == NIB_NETWORK_CONFIG || is_json) {
         if (net->config.quantized)
-            nib__ledger_add_setting(&net->notes,
-                                    &(nib_ledger_setting){.code = "quantization-config",
-                                                          .name = "quantization_config",
-                                                          .by = NIB_BY_CONFIG,
-                                                          .relation = NIB_SETTING_OTHER},
-                                    "without the weights, layers are planned as if unquantized; "
-                                    "--recipe plans a scheme, and takes %s itself if its "
-                                    "quant_method is torchao",
-                                    is_json ? path : config);
+            NIB_TRY(nib__config_codes(net, is_json ? path : config, err));
         return NIB_OK;
     }
     NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
@@ -718,24 +734,11 @@ const char *nib__network_norm_name(char out[NIB_NORM_NAME], const nib_network *n
 nib_status nib__network_norm(float *out, const nib_network *net, size_t norm, nib_norm_part part,
                              nib_err *err)
 {
-    char name[NIB_NORM_NAME];
-    nib__network_norm_name(name, net, norm, part);
+    const nib_tensor *t;
     const nib_graph_weight *entry = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, norm);
-    const char *path = nib__checkpoint_path(net->checkpoint);
-    const nib_tensor *t = nib__checkpoint_find(net->checkpoint, name);
     const bool has_offset = nib__checkpoint_gguf(net->checkpoint) != NULL,
                wants_offset = part == NIB_NORM_WEIGHT;
-    if (!t)
-        return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing", path, name);
-    const bool is_vector = t->rank == 1 || (t->rank == 2 && t->shape[0] == 1);
-    const bool fits = entry->heads == 1 ? is_vector && t->shape[t->rank - 1] == entry->n
-                                        : t->rank == 2 && t->shape[0] == entry->heads &&
-                                              t->shape[1] == entry->n / entry->heads;
-    if (!fits || !nib__type_is_float(t->type))
-        return nib__fail(
-            err, NIB_BAD_INPUT,
-            "%s: %s is %s of rank %d; %" PRId64 " float values of rank %d are expected", path, name,
-            nib__type_name(t->type), t->rank, entry->n, entry->heads == 1 ? 1 : 2);
+    NIB_TRY(find_norm(&t, net, norm, part, err));
     nib__to_f32(out, t->data, t->type, entry->n);
     if (part == NIB_NORM_BIAS || entry->offset == 0 || has_offset == wants_offset)
         return NIB_OK;

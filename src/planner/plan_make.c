@@ -5,6 +5,7 @@
  */
 #include "plan_handle.h"
 #include "bias_codes.h"
+#include "config_codes.h"
 #include "fake_quant.h"
 #include "public_struct.h"
 #include "quantizer.h"
@@ -100,6 +101,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
         const nib_site *s = &net->sites[i];
         nib_choice choice;
         nib__recipe_resolve(&choice, p->recipe, &layers[i]);
+        const nib_scheme stored = nib__config_codes_stored(net, s, choice.keep);
         nib_layer *l = &p->layers[i];
         *l = (nib_layer){.name = s->name,
                          .role = s->role,
@@ -108,7 +110,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
                          .experts = s->experts,
                          .top_k = s->top_k,
                          .heads = s->heads,
-                         .stored = s->stored,
+                         .stored = stored,
                          .asked = choice.keep ? choose_kept_scheme(s, &choice) : choice.scheme,
                          .act = s->act,
                          .rule = choice.rule,
@@ -133,7 +135,7 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
         nib_quantizer q;
         /* loading refuses to requantize codes, but the plan still shows the types */
         const nib_type source =
-            nib__scheme_is_quantized(&s->stored) ? NIB_TYPE_BF16 : nib__float_type(s->stored.code);
+            nib__scheme_is_quantized(&stored) ? NIB_TYPE_BF16 : nib__float_type(stored.code);
         NIB_TRY(nib__quantizer_init(&q, &l->asked, source, s->k, err));
         NIB_TRY(nib__quantizer_scales(&q, l->asked_scales, err));
         l->scale_type = q.scale_type;

@@ -378,9 +378,11 @@ static void render_layers_like(const nib_ledger *ledger, size_t i, nib_text *out
 static void render_engine(const nib_ledger *ledger, const char *engine, nib_text *out)
 {
     bool any = false;
+    size_t without = 0;
     nib__text_format(out, "\n%s, the same layers\n", engine);
     for (size_t i = 0; i < ledger->layer_count; i++) {
         bool seen = !has_candidates(&ledger->layers[i], true);
+        without += seen && nib__ledger_is_linear(&ledger->layers[i]);
         for (size_t j = 0; j < i && !seen; j++)
             seen = same_verdicts(&ledger->layers[i], &ledger->layers[j]);
         if (seen)
@@ -389,10 +391,12 @@ static void render_engine(const nib_ledger *ledger, const char *engine, nib_text
         render_layers_like(ledger, i, out);
         render_candidates(&ledger->layers[i], true, false, out);
     }
-    if (!any)
-        nib__text_str(
-            out,
-            "  its kernels are described for int4, fp8 and mxfp8 layers; this plan has none\n");
+    if (without > 0)
+        nib__text_format(out,
+                         "%7zu  %slayer%s: Nibble has no row of %s about %s; `nibble kernels` "
+                         "lists its rows\n",
+                         without, any ? "other " : "", without == 1 ? "" : "s", engine,
+                         without == 1 ? "it" : "them");
 }
 
 void nib__plan_render(const nib_assignment *plan, const nib_policy *policy, nib_text *out)

@@ -410,6 +410,9 @@ static nib_status check_expected(verifier *v, const nib_expected *x, bool *claim
         NIB_TRY(add_finding(v, "shape", name, "is %s, but %s implies %s",
                             nib__format_entry_shape(has, e), by,
                             nib__format_entry_shape(wanted, &implied)));
+    if (vector && e->tensor != NULL && !nib__type_is_float(e->tensor->type))
+        NIB_TRY(add_finding(v, "type", name, "is %s, but %s implies floats",
+                            nib__type_stored_name(e->tensor->type), by));
     if (x->bias && !e->bias && !claim_bias(v, x, claimed))
         NIB_TRY(add_finding(v, "bias", name, "%s implies a bias, but none is stored", by));
     if (!x->bias && e->bias)

@@ -84,6 +84,10 @@ sed -i 's/"truncate": false/"truncate": true/; s/"swiglu_limit": 1.5/"swiglu_lim
 refused 3 '*truncate is true, but readers of a GGUF of gpt_oss do not round the range of pairs*' convert rounded o.gguf --format gguf
 refused 3 '*attention_chunk_size or layer_types give other chunks than a GGUF of llama4_text implies, which are 8192 positions*' \
     convert "$golden/models/llama4" o.gguf --format gguf
+refused 3 '*layer 1 has no experts, which a GGUF of qwen3_moe cannot record; --format nibble *' convert "$golden/models/qwen3_moe" o.gguf --format gguf
+check 'qwen3moe: convert to nibble' nibble convert "$golden/gguf/qwen3moe.gguf" weighed --format nibble --quiet
+sed -i 's/"norm_topk_prob": true/"norm_topk_prob": false/' weighed/config.json
+refused 3 '*norm_topk_prob is false, which a GGUF of qwen3_moe cannot record; --format nibble *' convert weighed o.gguf --format gguf
 for from in oss "$golden/models/glm4_moe" "$golden/models/granitemoe"; do
     name=$(basename "$from")
     check "$name: convert to GGUF" nibble convert "$from" "floats-$name.gguf" --format gguf --quiet

@@ -50,6 +50,10 @@ change num_experts 9 8
 bad 'bad: model.layers.0.mlp.gate.weight is \[9\]\[64\], but config.json implies \[8\]\[64\]'
 change num_experts_per_tok 3 10
 bad 'bad/config.json: each token chooses 10 experts, but there are only 9'
+change moe_intermediate_size 36 0
+bad 'bad/config.json: moe_intermediate_size is 0; a whole number from 1 to 16777216 is expected for qwen3_moe'
+change norm_topk_prob true 2
+bad 'bad/config.json: norm_topk_prob is 2; true or false is expected for qwen3_moe'
 change moe_intermediate_size 36 40
 bad 'bad: model.layers.0.mlp.experts.0.gate_proj.weight is \[36\]\[64\], but config.json implies \[40\]\[64\]'
 change
@@ -59,6 +63,20 @@ change
 tensors bad/model.safetensors put model.layers.2.mlp.gate.weight 6 c07f
 refused 3 'model.layers.2.mlp.gate.weight: the value at index 3 is not finite*' quantize bad out --recipe int8wo
 check 'nothing half done' [ ! -e out ]
+# a value for each expert or head: of another number, or no floats
+vector() { # FAMILY EDIT TENSOR TYPE FOUND WANTED
+    rm -rf bad
+    cp -r "$models/$1" bad
+    chmod -R u+w bad
+    # shellcheck disable=SC2086 # words are meant
+    tensors bad/model.safetensors ${2%% *} "$3" ${2#"${2%% *}"}
+    bad "bad: $3 is $4 \\[$5\\], but config.json implies floats of shape \\[$6\\]"
+    nibble verify bad >report 2>/dev/null
+    check "verify finds $3" grep -q "$3: is .*, but config.json implies" report
+}
+vector deepseek_v3 cut model.layers.1.mlp.gate.e_score_correction_bias F32 15 16
+vector gpt_oss cut model.layers.0.self_attn.sinks BF16 3 4
+vector gpt_oss 'type I16' model.norm.weight I16 64 64
 # a shard that lacks an expert which the index puts there
 change
 mv bad/model.safetensors bad/model-00001-of-00001.safetensors
@@ -93,3 +111,12 @@ equal 'torchao does not see the experts' 'torchao.quantize_experts_int4 no exper
 equal 'ModelOpt exports them' 'modelopt.nvfp4_experts runs' "$(verdict modelopt $down "$qwen" --recipe nvfp4 --device h100)"
 equal 'rows about experts are not about attention' 'torchao.int4_weight_only runs' \
     "$(verdict torchao model.layers.0.self_attn.q_proj "$qwen" --recipe int4wo-g32 --device h100)"
+check 'layers without a row of the engine are counted' grep -q '^ *21  other layers: Nibble has no row of vllm about them;' \
+    <(nibble plan "$REPO/configs/shapes/qwen3-moe-debugmodel/config.json" --recipe int4wo-g32 --device h100 --engine vllm | cat)
+
+# gpt-oss as published: MXFP4 experts, planned without weights
+sed 's/"quantization_config": null,//; s/"hidden_act"/"quantization_config": {"quant_method": "mxfp4"}, "hidden_act"/' oss.json >mxfp4.json
+nibble plan mxfp4.json --strict 2>/dev/null | tr -s '\n ' ' ' >plan.txt
+check 'its experts are planned in MXFP4' grep -q 'mlp.experts.\*.down_proj 2880x2880 +b [0-9.]* MB mxfp4@cpu as asked' plan.txt
+check 'a note says so' grep -q 'quantization_config (mxfp4) says that 36 weights are stored as mxfp4: without --recipe they are planned so' plan.txt
+refused 3 '*experts.0.gate_proj is stored as mxfp4 and cannot be quantized again; *' advise mxfp4.json --device h100

@@ -35,6 +35,9 @@ damage infinite/model.safetensors put model.norm.weight 6 80ff
 found '*model.norm.weight*index 3*' infinite
 check 'exit status of quantize with a NaN' test 3 = "$(nibble quantize nan x --recipe int8wo >/dev/null 2>err; echo $?)"
 check 'quantize names the weight with a NaN' grep -q 'model.layers.2.mlp.down_proj' err
+cp -r "$MODEL" integers
+damage integers/model.safetensors type model.norm.weight I16
+found 'type: model.norm.weight: is I16, but config.json implies floats*' integers
 cp -r "$MODEL" missing
 damage missing/model.safetensors drop model.layers.4.self_attn.v_proj.bias
 found 'bias: model.layers.4.self_attn.v_proj.weight: config.json implies a bias, but none is stored*' missing

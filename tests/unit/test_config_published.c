@@ -115,7 +115,9 @@
     "\"output_router_logits\":false,\"rms_norm_eps\":1e-05,\"rope_scaling\":{\"beta_fast\":32.0,"  \
     "\"beta_slow\":1.0,\"factor\":32.0,\"original_max_position_embeddings\":4096,\"rope_type\":"   \
     "\"yarn\",\"truncate\":false},\"rope_theta\":150000,\"router_aux_loss_coef\":0.9,"             \
-    "\"sliding_window\":128,\"swiglu_limit\":7.0,\"tie_word_embeddings\":false"
+    "\"sliding_window\":128,\"swiglu_limit\":7.0,\"tie_word_embeddings\":false,"                   \
+    "\"quantization_config\":{\"modules_to_not_convert\":[\"model.layers.*.self_attn\",\"model."   \
+    "layers.*.mlp.router\",\"model.embed_tokens\",\"lm_head\"],\"quant_method\":\"mxfp4\"}"
 #define UNTIED ",\"tie_word_embeddings\":false"
 #define TIED ",\"tie_word_embeddings\":true"
 

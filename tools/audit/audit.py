@@ -21,6 +21,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent / "tests/audit"), str(HERE.parent / "oracle")]
+import ask_mixtures
 import asking
 import audit_cases
 import models
@@ -69,6 +70,18 @@ def answers(judge, options, turn, folder):
     yield "compressed-tensors", case.twist, *other_engines.ask_compressed(case, model, source), asked
 
 
+def answers_about_mixtures(options, turn, folder):
+    """The same of a mixture of experts, in every fourth turn: are its experts quantized, too?"""
+    r = random.Random(options.seed * 100003 + turn)
+    case = dataclasses.replace(case_of(r, turn), twist="none")
+    model = ask_mixtures.mixture(r)
+    source = model.write(folder / "mixture")
+    asked = f"{case.recipe}, {model.shape_words()}"
+    yield "llama.cpp", "experts", *other_engines.ask_llama(case, model, folder, options.llama_quantize), f"{case.llama}, {model.shape_words()}"
+    yield "torchao", "experts", *other_engines.ask_torchao_experts(case, model, source), asked
+    yield "compressed-tensors", "experts", *other_engines.ask_compressed_experts(case, model, source), asked
+
+
 def answers_of_nibble(judge, options, turn, parts):
     """Of Nibble's classes of twists a model has some, in turn; its recipe always."""
     twists = audit_cases.MODULES[1:]
@@ -78,7 +91,9 @@ def answers_of_nibble(judge, options, turn, parts):
 
 def answers_of_others(judge, options, turn):
     with tempfile.TemporaryDirectory() as folder:
-        for engine, klass, verdict, words, asked in answers(judge, options, turn, pathlib.Path(folder)):
+        found = [*answers(judge, options, turn, pathlib.Path(folder)),
+                 *(answers_about_mixtures(options, turn, pathlib.Path(folder)) if turn % 4 == 0 else ())]
+        for engine, klass, verdict, words, asked in found:
             yield engine, klass, verdict, words.replace(folder + "/", ""), asked
 
 

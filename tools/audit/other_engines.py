@@ -38,7 +38,7 @@ import forward
 from gguf_names import PARTS, gguf_name
 
 transformers.logging.disable_progress_bar()
-PARTS.update({"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"})
+PARTS.update({"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate": "ffn_gate_inp"})
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 VERSIONS = {"torchao": torchao.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
 
@@ -192,6 +192,33 @@ def ask_torchao(case, model, source, prequantized):
     return ("values", found[0].words) if found else ("done", "")
 
 
+def float_experts(engine):
+    """Stacks of experts that are still floats: a mixture's, which transformers 5 keeps as one parameter per matrix and layer."""
+    return [n for n, p in engine.named_parameters() if ".experts." in n and not is_quantized(p) and p.is_floating_point()]
+
+
+def judge_experts(messages, engine, ids):
+    """The verdict on a mixture all of whose linear layers were asked for."""
+    with torch.no_grad():
+        engine(ids)
+    left = float_experts(engine)
+    if not left:
+        return "done", ""
+    return ("said" if names_layer(messages.text(), left) else "silent"), f"{len(left)} stacks of experts stay floats, {left[0]} first"
+
+
+def ask_torchao_experts(case, model, source):
+    """quantize_ with its own filter, which users of a mixture call."""
+    with Messages() as messages:
+        try:
+            engine = load(source, model)
+            quantize_(engine, torchao_config(case))
+            return judge_experts(messages, engine, torch.tensor([ask_values.IDS]))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            return ("said" if names_layer(messages.text() + text, body(model)) else "died"), text
+
+
 # ---- compressed-tensors ----
 
 def compressed_arguments(case):
@@ -285,11 +312,38 @@ def ask_compressed(case, model, source):
     return ("values", found[0].words) if found else ("done", "")
 
 
+def ask_compressed_experts(case, model, source):
+    """Every Linear but the output and the routers, as its users write it for mixtures."""
+    groups = {"group_0": scheme_of(["Linear"], *compressed_arguments(case))}
+    with Messages() as messages:
+        try:
+            engine = load(source, model)
+            apply_quantization_config(engine, QuantizationConfig(config_groups=groups, ignore=["lm_head", "re:.*mlp.gate$"]),
+                                      show_progress=False)
+            return judge_experts(messages, engine, torch.tensor([ask_values.IDS]))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            return ("said" if names_layer(messages.text() + text, body(model)) else "died"), text
+
+
 # ---- llama.cpp ----
 
+def gguf_tensors(model):
+    """{GGUF's name: values as an array} of all tensors; experts are stacked."""
+    out, stacks = {}, {}
+    for name, t in model.tensors.items():
+        values = numpy.array(t.values(), dtype=numpy.float32).reshape(t.shape)
+        if ".experts." in name:
+            layer, leaf = name.split(".")[2], name.split(".")[-2].removesuffix("_proj")
+            stacks.setdefault(f"blk.{layer}.ffn_{leaf}_exps.weight", []).append(values)
+        else:
+            out[gguf_name(name)] = values
+    return {**out, **{n: numpy.stack(values) for n, values in stacks.items()}}
+
+
 def write_gguf(model, path):
-    config, family = model.config, model.config["model_type"]
-    writer = gguf.GGUFWriter(path, family)
+    config = model.config
+    writer = gguf.GGUFWriter(path, config["model_type"].replace("_", ""))
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(64)
     writer.add_embedding_length(config["hidden_size"])
@@ -301,8 +355,12 @@ def write_gguf(model, path):
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    for name, t in model.tensors.items():
-        writer.add_tensor(gguf_name(name), numpy.array(t.values(), dtype=numpy.float32).reshape(t.shape))
+    if "num_experts" in config:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    for name, values in gguf_tensors(model).items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -311,8 +369,8 @@ def write_gguf(model, path):
 
 def noise(rows, got):
     """SQNR in dB."""
-    error = ((numpy.array(rows) - got) ** 2).sum()
-    return math.inf if error == 0 else 10 * math.log10((numpy.array(rows) ** 2).sum() / error)
+    error = ((rows - got) ** 2).sum()
+    return math.inf if error == 0 else 10 * math.log10((rows ** 2).sum() / error)
 
 
 def ask_llama(case, model, folder, quantize):
@@ -333,7 +391,8 @@ def ask_llama(case, model, folder, quantize):
         command += [source, out, asked]
     ran = subprocess.run([*map(str, command), "2"], capture_output=True, text=True, errors="replace")
     text = ran.stdout + ran.stderr
-    names = {gguf_name(n + ".weight"): n for n in body(model)}
+    names = {n: values for n, values in gguf_tensors(model).items()
+             if n.startswith("blk.") and values.ndim > 1 and "ffn_gate_inp" not in n}
     if ran.returncode != 0:
         lines = [l for l in text.splitlines() if "failed" in l or "error" in l.lower() or "missing importance" in l.lower()]
         named = any(n in l for l in lines for n in names) or re.search(r"importance matrix|imatrix", text)
@@ -351,11 +410,11 @@ def ask_llama(case, model, folder, quantize):
                    for n in other)
         return ("said" if told else "silent"), f"{len(other)} of {len(names)} tensors became {tensors[other[0]].tensor_type.name}"
     least = LLAMA_TYPES[asked]
-    for t, n in names.items():
+    for t, values in names.items():
         if least is None or case.twist == "dead-rule":
             break
         got = gguf.dequantize(tensors[t].data, tensors[t].tensor_type)
-        found = noise(model.rows(n), got)
+        found = noise(values, got.reshape(values.shape))
         if found < least:
             return "values", f"{t}: {found:.1f} dB, {asked} has {least} or more"
     return "done", ""

@@ -28,11 +28,10 @@ static void set_activations(const nib_weight_query *q)
 {
     const nib_quantization *config = q->cp->coding;
     nib_weight *w = q->out;
-    char asked[96];
-    const bool is_static = strcmp(config->act, "static") == 0;
+    char asked[NIB_FP8_INPUTS];
     (void)nib__weight_part(q, ".input_scale"); /* mark as the module's, even if unused */
     (void)nib__weight_part(q, ".activation_scale");
-    if (config->block[0] == 0 && !is_static) {
+    if (nib__quantization_fp8_inputs(asked, config)) {
         w->scheme.act = NIB_ACT_E4M3_TOKEN;
         w->scheme.act_symmetric = true;
         if (config->act_limit > 0) {
@@ -43,10 +42,6 @@ static void set_activations(const nib_weight_query *q)
         }
         return;
     }
-    if (is_static)
-        snprintf(asked, sizeof asked, "e4m3 activations with a static scale");
-    else
-        snprintf(asked, sizeof asked, "e4m3 activations in groups of %" PRId64, config->block[1]);
     nib__weight_report(
         q, weight, asked, "float activations", 0,
         "no kernel supports such activations; float activations are at least as exact");
