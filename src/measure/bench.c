@@ -531,9 +531,11 @@ static void describe_peer(const bench *b, nib_bench_result *r)
                                  MEDIAN(b, peer.decode_tokens_per_s)};
     snprintf(r->peer_name, sizeof r->peer_name, "%s%s%s", b->peer.build,
              b->peer.build[0] && b->peer.type[0] ? ", " : "", b->peer.type);
-    nib__peer_file(&r->peer_file_bytes, &r->peer_token_bytes, peer->model,
+    const nib_config *c = &b->session->model->net.config;
+    const double share = c->moe.experts > 0 ? (double)c->moe.top_k / (double)c->moe.experts : 1;
+    nib__peer_file(&r->peer_file_bytes, &r->peer_token_bytes, peer->model, share,
                    &b->session->model->engine->allocator);
-    if (r->peer_token_bytes == 0) /* a format that only the peer knows */
+    if (r->peer_token_bytes == 0 && share == 1) /* a format that only the peer knows */
         r->peer_token_bytes = b->peer.model_bytes;
 }
 

@@ -163,8 +163,9 @@ nib_status nib__peer_run(nib_peer_run *out, const nib_engine *engine, const nib_
 /* ---- its file ---- */
 
 void nib__peer_file(uint64_t *file_bytes, uint64_t *token_bytes, const char *path,
-                    const nib_allocator *a)
+                    double expert_share, const nib_allocator *a)
 {
+    double bytes = 0;
     nib_checkpoint *cp;
     nib_map map;
     *file_bytes = *token_bytes = 0;
@@ -181,8 +182,10 @@ void nib__peer_file(uint64_t *file_bytes, uint64_t *token_bytes, const char *pat
                           nib__checkpoint_alias(cp, "lm_head.weight") == NULL;
     for (size_t i = 0; i < nib__checkpoint_count(cp); i++) {
         const nib_tensor *t = nib__checkpoint_at(cp, i);
+        const double share = strstr(t->name, ".experts.") != NULL ? expert_share : 1;
         if (!has_head || strcmp(t->name, "model.embed_tokens.weight") != 0)
-            *token_bytes += t->bytes;
+            bytes += share * (double)t->bytes;
     }
+    *token_bytes = (uint64_t)bytes;
     nib__checkpoint_close(cp);
 }

@@ -24,8 +24,9 @@ nib_status nib__peer_parse(nib_peer_run *out, const char *name, const char *text
 nib_status nib__peer_run(nib_peer_run *out, const nib_engine *engine, const nib_bench_peer *peer,
                          int64_t prompt_tokens, int64_t new_tokens, nib_err *err);
 /* file_bytes: size of a GGUF file; 0: it cannot be opened. token_bytes: bytes of the weights that a
- * token is multiplied with; 0: it has unknown types. */
+ * token is multiplied with; 0: it has unknown types. expert_share: of the experts of a layer, those
+ * that a token chooses. */
 void nib__peer_file(uint64_t *file_bytes, uint64_t *token_bytes, const char *path,
-                    const nib_allocator *a);
+                    double expert_share, const nib_allocator *a);
 
 #endif

@@ -72,6 +72,9 @@ equal 'the options that the peer gets' '-m q.gguf -t 2 -p 16 -n 4 -r 1 -o json' 
 equal 'the peer runs once in each round' 2 "$(wc -l <peer.log)"
 nibble bench codes --repeats 1 --prompt-tokens 16 -n 4 --peer ./peer --peer-model q.gguf --json 2>err | members 'bench --peer --json' peer.prefill_tokens_per_s=100.5 \
     peer.decode_tokens_per_s=100 'peer_name="abc, tales"' peer_token_bytes=int peer_file_bytes=int 'rounds[].peer.decode_tokens_per_s=100' 'rounds[].read_gb_per_s=list'
+check 'convert a mixture to GGUF' nibble convert "$REPO/models/nibble-tales-moe" moe.gguf --format gguf -q
+nibble bench moe.gguf --repeats 1 --prompt-tokens 16 -n 4 --peer ./peer --peer-model moe.gguf --json 2>err | members 'a token reads 2 of 8 experts' peer_file_bytes=7997408 \
+    peer_token_bytes=2727840
 refused 1 './broken ended with status 1: error: unknown model' bench codes --repeats 1 --prompt-tokens 16 -n 4 --peer ./broken --peer-model q.gguf
 refused 3 './other: its output has no JSON list; is it llama-bench*' bench codes --repeats 1 --prompt-tokens 16 -n 4 --peer ./other --peer-model q.gguf
 refused 6 './gone: cannot start it: No such file or directory' bench codes --repeats 1 --prompt-tokens 16 -n 4 --peer ./gone --peer-model q.gguf
