@@ -197,20 +197,28 @@ NIB_INLINE vec i4_values(raw held, const int i, const int odd, ivec zero)
     return (vec){i4_half(held.low, left, zero.low), i4_half(held.high, left, zero.high)};
 }
 
-/* The magnitude from a table by the code's low three bits, the sign from the fourth. */
-NIB_INLINE __m256 e2m1_half(__m256i held, const int shift)
+/* Pair i of 8 outputs as bf16, even k in the low half of a lane: its nibbles are in the same places
+ * of two bytes, and a table each gives the upper and the lower byte of a value. */
+NIB_INLINE __m256i e2m1_words(__m256i held, const int i)
 {
-    const __m256 table = _mm256_setr_ps(0, 0.5F, 1, 1.5F, 2, 3, 4, 6);
-    const __m256 magnitude = _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(held, shift));
-    const __m256i sign =
-        _mm256_and_si256(_mm256_slli_epi32(held, 28 - shift), _mm256_set1_epi32((int)0x80000000));
-    return _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign));
-}
-
-NIB_INLINE vec e2m1_values(raw held, const int i, const int odd)
-{
-    const int shift = 16 * odd + 4 * i;
-    return (vec){e2m1_half(held.low, shift), e2m1_half(held.high, shift)};
+    const __m256i upper =
+        _mm256_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, (char)0x80, (char)0xbf,
+                         (char)0xbf, (char)0xbf, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0, 0,
+                         0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, (char)0x80, (char)0xbf,
+                         (char)0xbf, (char)0xbf, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0);
+    const __m256i lower = _mm256_setr_epi8(
+        0, 0, (char)0x80, (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0, 0, 0, (char)0x80, (char)0xc0,
+        0, 0x40, (char)0x80, (char)0xc0, 0, 0, (char)0x80, (char)0xc0, 0, 0x40, (char)0x80,
+        (char)0xc0, 0, 0, (char)0x80, (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0);
+    const __m256i nibbles =
+        _mm256_and_si256(i % 2 ? _mm256_srli_epi16(held, 4) : held, _mm256_set1_epi8(15));
+    const __m256i up = _mm256_shuffle_epi8(upper, nibbles),
+                  low = _mm256_shuffle_epi8(lower, nibbles);
+    if (i < 2)
+        return _mm256_or_si256(_mm256_slli_epi16(up, 8),
+                               _mm256_and_si256(low, _mm256_set1_epi16(255)));
+    return _mm256_or_si256(_mm256_and_si256(up, _mm256_set1_epi16((short)0xff00)),
+                           _mm256_srli_epi16(low, 8));
 }
 
 /* Even k, then odd k. */
@@ -228,7 +236,7 @@ NIB_INLINE pair pair_decode(const nib_element f, const bool has_zeros, const uin
         return (pair){load_i8(p + 32 * i, zero, has_zeros),
                       load_i8(p + 32 * i + 16, zero, has_zeros)};
     case NIB_ELEMENT_I4: return (pair){i4_values(held, i, 0, zero), i4_values(held, i, 1, zero)};
-    case NIB_ELEMENT_E2M1: return (pair){e2m1_values(held, i, 0), e2m1_values(held, i, 1)};
+    case NIB_ELEMENT_E2M1: return pair_of_bf16(e2m1_words(held.low, i), e2m1_words(held.high, i));
     default: return pair_of_bf16(f8_words(f, p + 32 * i), f8_words(f, p + 32 * i + 16));
     }
 }
