@@ -10,6 +10,7 @@
 #include "bench.h"
 
 #include "fake_quant.h"
+#include "config_codes.h"
 #include "file.h"
 #include "variant.h"
 
@@ -413,12 +414,14 @@ static nib_status check_options(const nib_model *model, const nib_advise_options
                          "%s: is a training config, and advice is about running a model; use "
                          "`nibble plan` or `nibble bench --train`",
                          given);
-    for (size_t i = 1; i < net->site_count; i++)
-        if (nib__scheme_is_quantized(&net->sites[i].stored))
+    for (size_t i = 1; i < net->site_count; i++) {
+        const nib_scheme stored = nib__config_codes_stored(net, &net->sites[i], false);
+        if (nib__scheme_is_quantized(&stored))
             return nib__fail(err, NIB_UNSUPPORTED,
                              "%s is stored as %s and cannot be quantized again; give the "
                              "checkpoint that it was made from",
-                             net->sites[i].name, nib__scheme_name(name, &net->sites[i].stored));
+                             net->sites[i].name, nib__scheme_name(name, &stored));
+    }
     if (o->request->device && strcmp(o->request->device, "auto") == 0)
         return nib__fail(err, NIB_USAGE,
                          "recipes are compared on one device; name one in place of auto");

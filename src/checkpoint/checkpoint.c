@@ -327,18 +327,19 @@ static void check_method(nib_checkpoint *cp)
                                   count, stored, nib__escape_string(b, first));
 }
 
-/* Notes entries of lists of modules that name none. */
-static nib_status report_unmatched(nib_checkpoint *cp, nib_err *err)
+nib_status nib__checkpoint_note_unmatched(nib_ledger *to, const nib_quantization *q,
+                                          const char *const *modules, size_t count,
+                                          nib_arena *arena, nib_err *err)
 {
     nib_unmatched found[2]; /* kept, coded */
     char a[NIB_SHOWN];
-    const nib_status status = nib__quantization_unmatched(
-        &found[0], &found[1], cp->coding, cp->modules, cp->module_count, &cp->arena, err);
+    const nib_status status =
+        nib__quantization_unmatched(&found[0], &found[1], q, modules, count, arena, err);
     if (status != NIB_OK)
         return nib__fail_in(err, status, "config.json: quantization_config");
     for (int i = 0; i < 2; i++)
         if (found[i].count != 0)
-            nib__ledger_add_note(&cp->ledger, "checkpoint",
+            nib__ledger_add_note(to, "checkpoint",
                                  "%zu entr%s of quantization_config's list of modules %s match%s "
                                  "no weight here; the first is %s",
                                  found[i].count, found[i].count == 1 ? "y" : "ies",
@@ -360,7 +361,8 @@ static nib_status report_coding(nib_checkpoint *cp, nib_err *err)
         return nib__checkpoint_no_memory(err, cp->path);
     coding->family = cp->family;
     NIB_TRY(find_used(cp, used, err));
-    NIB_TRY(report_unmatched(cp, err));
+    NIB_TRY(nib__checkpoint_note_unmatched(&cp->ledger, coding, cp->modules, cp->module_count,
+                                           &cp->arena, err));
     NIB_TRY(check_kept(cp, err));
     check_method(cp);
     for (size_t g = 0; g < coding->group_count; g++) {

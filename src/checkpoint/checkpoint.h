@@ -98,6 +98,10 @@ void nib__checkpoint_release_values(const nib_checkpoint *cp, const nib_weight *
 double nib__checkpoint_f64_change(const nib_checkpoint *cp, const void *values, int64_t count);
 /* The parsed quantization_config; NULL: none. */
 const nib_quantization *nib__checkpoint_coding(const nib_checkpoint *cp);
+/* Notes entries of q's lists of modules that name none of the modules. */
+nib_status nib__checkpoint_note_unmatched(nib_ledger *to, const nib_quantization *q,
+                                          const char *const *modules, size_t count,
+                                          nib_arena *arena, nib_err *err);
 /* Settings: requests of the files that are not followed exactly, and files that are not read.
  * Notes: oddities that open accepted, such as a wrong total_size. */
 const nib_ledger *nib__checkpoint_ledger(const nib_checkpoint *cp);

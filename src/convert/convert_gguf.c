@@ -150,7 +150,7 @@ static nib_status check_keys(const nib_config *c, const nib_config *read, const 
     return NIB_OK;
 }
 
-/* Checks that experts are in the layers, and weighed, as readers of a GGUF take for granted. */
+/* Checks that experts are in the layers, and weighed, as GGUF readers assume. */
 static nib_status check_experts(const nib_config *c, const char *directory, nib_err *err)
 {
     char without[48] = "";
@@ -167,13 +167,25 @@ static nib_status check_experts(const nib_config *c, const char *directory, nib_
                      nib__arch_name(c->arch));
 }
 
+/* Notes a factor that transformers rounds to the weights' type. */
+static void note_factor(nib_ledger *ledger, const char *key, double asked, double done,
+                        const char *what)
+{
+    char from[32], to[32];
+    if (asked != done)
+        nib__ledger_add_overruled(ledger, "config-key", key, nib__format_double(from, asked),
+                                  nib__format_double(to, done),
+                                  "GGUF readers multiply %s by the root of %s; transformers rounds "
+                                  "that root to the weights' type",
+                                  what, key);
+}
+
 /* Checks values that GGUF has no keys for: its readers derive them from sizes, and must get the
  * model's. */
 static nib_status check_implied(const nib_config *c, const char *directory, nib_ledger *ledger,
                                 nib_err *err)
 {
     const nib_family_row *family = nib__family_of(c);
-    char asked[32], done[32];
     nib_config read = *c;
     read.dtype = NIB_TYPE_NONE;
     read.rope_unrounded = false;
@@ -200,13 +212,9 @@ static nib_status check_implied(const nib_config *c, const char *directory, nib_
                                   "llama.cpp rounds the range of pairs that yarn changes",
                                   nib__arch_name(c->arch));
     NIB_TRY(check_keys(c, &read, directory, err));
-    if (read.embed_scale != c->embed_scale)
-        nib__ledger_add_overruled(ledger, "config-key", "hidden_size",
-                                  nib__format_double(asked, (double)c->width),
-                                  nib__format_double(done, (double)c->width),
-                                  "GGUF readers multiply the embedding by its square root, %.8g; "
-                                  "transformers rounds that to the weights' type, %.8g",
-                                  read.embed_scale, c->embed_scale);
+    note_factor(ledger, "hidden_size", c->embed_scale, read.embed_scale, "the embedding");
+    note_factor(ledger, "hidden_size_per_layer_input", c->layer_embed_scale, read.layer_embed_scale,
+                "the inputs of layers");
     return NIB_OK;
 }
 

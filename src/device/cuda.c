@@ -49,14 +49,12 @@ static double attribute(const library *l, cu_device device, int which)
 /* Rates from the clocks and units that the device reports, until it is measured. */
 static void published_rates(const library *l, cu_device device, nib_machine *m)
 {
-    const double reached = 0.4; /* of a matrix unit's peak, on an H100: docs/speed.md */
     const int64_t sm = m->facts.fact[NIB_FACT_SM];
     const double units = attribute(l, device, CU_ATTRIBUTE_MULTIPROCESSORS);
     const double clock = 1e3 * attribute(l, device, CU_ATTRIBUTE_CLOCK_KHZ);
     /* multiply-adds per clock of a multiprocessor, and of its matrix units with 16-bit operands */
     const double lanes = sm == 80 ? 64 : 128;
-    const double peak = sm / 10 == 10 ? 4096 : sm == 90 ? 2048 : sm == 80 ? 1024 : 512;
-    const double matrix = reached * peak;
+    const double matrix = sm / 10 == 10 ? 4096 : sm == 90 ? 2048 : sm == 80 ? 1024 : 512;
     const double rate = 2 * units * clock;
     m->rate[NIB_UNIT_F32] = m->rate[NIB_UNIT_SCALAR] = rate * lanes;
     m->rate[NIB_UNIT_BF16] = sm >= 80 ? rate * matrix : 0;

@@ -2,11 +2,12 @@
  *
  * MXFP4 and FP8 of a config.json without weights. Which weights have codes is as transformers 5
  * writes them (quantizers/quantizer_mxfp4.py, quantizer_finegrained_fp8.py, integrations): MXFP4 is
- * for experts; FP8 for every linear layer but the head, routers, which are no nn.Linear, and the
+ * for experts; FP8 for every linear layer but the head, routers, which are not nn.Linear, and the
  * modules of modules_to_not_convert.
  */
 #include "config_codes.h"
 
+#include "checkpoint.h"
 #include "quantization.h"
 
 #include <string.h>
@@ -30,7 +31,7 @@ static nib_status find_scheme(nib_scheme *out, const nib_quantization *q, const 
     if (site->role == NIB_ROLE_EMBED || site->role == NIB_ROLE_HEAD ||
         site->role == NIB_ROLE_ROUTER)
         return NIB_OK;
-    if (q->method != NIB_METHOD_FP8) {
+    if (q->method != NIB_METHOD_FP8) { /* its list of modules names others than experts */
         if (site->experts > 1)
             *out = (nib_scheme){.code = NIB_CODE_MX4, .group = 32, .symmetric = true};
         return NIB_OK;
@@ -48,6 +49,38 @@ static nib_status find_scheme(nib_scheme *out, const nib_quantization *q, const 
     return NIB_OK;
 }
 
+static void note_unplanned(nib_network *net, const char *path)
+{
+    nib__ledger_add_setting(&net->notes,
+                            &(nib_ledger_setting){.code = "quantization-config",
+                                                  .name = "quantization_config",
+                                                  .by = NIB_BY_CONFIG,
+                                                  .relation = NIB_SETTING_OTHER},
+                            "without the weights, layers are planned as if unquantized; --recipe "
+                            "plans a scheme, and takes %s itself if its quant_method is torchao",
+                            path);
+}
+
+/* Notes entries of lists of modules that name no weight. */
+static nib_status note_lists(nib_network *net, const nib_quantization *q, nib_err *err)
+{
+    const char **modules = nib__arena_take(&net->arena, net->site_count, sizeof *modules);
+    if (modules == NULL)
+        return nib__fail_memory(err, net->site_count, "a list of modules");
+    for (size_t i = 0; i < net->site_count; i++)
+        modules[i] = net->sites[i].name;
+    return nib__checkpoint_note_unmatched(&net->notes, q, modules, net->site_count, &net->arena,
+                                          err);
+}
+
+static void note_limit(nib_network *net, const nib_quantization *q)
+{
+    char limit[32];
+    nib__ledger_add_overruled(&net->notes, "activations", "activation_scale_ub",
+                              nib__format_double(limit, q->act_limit), "no limit",
+                              "the scale of a token covers its largest value");
+}
+
 static nib_status set_schemes(nib_network *net, const nib_quantization *q, const char *name,
                               nib_err *err)
 {
@@ -63,13 +96,19 @@ static nib_status set_schemes(nib_network *net, const nib_quantization *q, const
         site->scale_type = site->stored.code == NIB_CODE_MX4 ? NIB_TYPE_E8M0 : NIB_TYPE_F32;
         first = count++ == 0 ? site : first;
     }
-    if (count == 0)
+    if (q->method == NIB_METHOD_FP8)
+        NIB_TRY(note_lists(net, q, err));
+    if (count == 0) {
+        note_unplanned(net, name);
         return NIB_OK;
+    }
     nib__ledger_add_note(&net->notes, "checkpoint",
                          "quantization_config (%s) says that %zu weights are stored as %s: without "
                          "--recipe they are planned so, with it from floats; %s has no weights to "
                          "check it",
                          q->method_name, count, nib__scheme_name(scheme, &first->stored), name);
+    if (q->act_limit > 0)
+        note_limit(net, q);
     if (q->method == NIB_METHOD_FP8 && !nib__quantization_fp8_inputs(asked, q))
         nib__ledger_add_setting(&net->notes,
                                 &(nib_ledger_setting){.code = "activations",
@@ -82,18 +121,6 @@ static nib_status set_schemes(nib_network *net, const nib_quantization *q, const
                                 "least as exact",
                                 asked);
     return NIB_OK;
-}
-
-static void note_unplanned(nib_network *net, const char *path)
-{
-    nib__ledger_add_setting(&net->notes,
-                            &(nib_ledger_setting){.code = "quantization-config",
-                                                  .name = "quantization_config",
-                                                  .by = NIB_BY_CONFIG,
-                                                  .relation = NIB_SETTING_OTHER},
-                            "without the weights, layers are planned as if unquantized; --recipe "
-                            "plans a scheme, and takes %s itself if its quant_method is torchao",
-                            path);
 }
 
 nib_status nib__config_codes(nib_network *net, const char *path, nib_err *err)

@@ -11,8 +11,9 @@
  * be in MXFP4 or in FP8, as gpt-oss and DeepSeek-V3 are published. Other methods have a line in
  * net->notes, and their weights are planned as floats. */
 nib_status nib__config_codes(nib_network *net, const char *path, nib_err *err);
-/* The stored scheme that a plan of net takes for the weight: that of quantization_config only where
- * no recipe (`kept`) chooses another one, as no codes exist that could not be quantized again. */
+/* The stored scheme that a plan of net takes for the weight: that of quantization_config if the
+ * recipe keeps the weight (`kept`); otherwise floats, because without weights nothing has been
+ * quantized yet. */
 nib_scheme nib__config_codes_stored(const nib_network *net, const nib_site *site, bool kept);
 
 #endif

@@ -13,7 +13,8 @@
 
 /* Whether the key has the width of the MLP of each layer. */
 bool nib__gguf_lists_widths(const nib_config *config, const nib_gguf *gguf, const char *key);
-/* Reads these widths: config->ffn and wide_mlp. Without such a list: nothing. */
+/* Reads how many layers share keys and values, and these widths, if there are any: sets
+ * shared_layers, ffn and wide_mlp of config. */
 nib_status nib__gguf_read_widths(nib_config *config, const nib_gguf *gguf, const char *arch,
                                  nib_err *err);
 /* Sets the number of rows of the table of inputs of layers, which only its tensor tells. */

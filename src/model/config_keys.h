@@ -41,7 +41,7 @@ bool nib__keys_own(const struct nib_family_row *family, const char *key);
 void nib__keys_set(nib_config *config, const struct nib_family_key *key, double value);
 /* Word number `number` of a key with several, `size` long; NULL: there are fewer. */
 const char *nib__keys_word(const struct nib_family_key *key, int64_t number, size_t *size);
-/* Whether the key, which is no word, may have this value. */
+/* Whether a key with a number or flag may have this value. */
 bool nib__keys_allows(const struct nib_family_key *key, double value);
 enum { NIB_KEYS_RANGE = 80 };
 /* What it may have, for a message: "a whole number from 1 to 1024 is expected". */

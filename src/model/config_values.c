@@ -279,7 +279,7 @@ nib_status nib__config_check_shared(const nib_config *c, const char *name, nib_e
     return c->layer_vocab >= c->vocab
                ? NIB_OK
                : nib__fail(err, NIB_UNSUPPORTED,
-                           "%s: the table of inputs of layers has %" PRId64
-                           " rows, but the vocabulary has %" PRId64 " tokens; each needs a row",
+                           "%s: vocab_size_per_layer_input is %" PRId64
+                           ", but vocab_size is %" PRId64 "; each token needs a row",
                            name, c->layer_vocab, c->vocab);
 }

@@ -523,6 +523,22 @@ static nib_status detect_gguf(bool *out, const char *path, nib_err *err)
     return NIB_OK;
 }
 
+/* Checks that every table that tokens look up has a row for each of them. */
+static nib_status check_tables(const nib_network *net, nib_err *err)
+{
+    const nib_site *embed = nib__network_embed(net);
+    for (size_t i = 0; i < net->site_count; i++) {
+        const nib_site *s = &net->sites[i];
+        if (s->role == NIB_ROLE_EMBED && s->n < embed->n)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: %s.weight has %" PRId64 " rows, but %s.weight has %" PRId64
+                             "; each token needs a row",
+                             nib__checkpoint_path(net->checkpoint), s->name, s->n, embed->name,
+                             embed->n);
+    }
+    return NIB_OK;
+}
+
 static nib_status check_sites(nib_network *net, nib_network_use use, nib_err *err)
 {
     nib_status status = NIB_OK;
@@ -532,6 +548,7 @@ static nib_status check_sites(nib_network *net, nib_network_use use, nib_err *er
         status = check_site(net, &net->sites[i], use, err);
     nib__checkpoint_use_pool(net->checkpoint, NULL);
     NIB_TRY(status);
+    NIB_TRY(check_tables(net, err));
     note_order(net);
     NIB_TRY(check_agreement(net, err));
     NIB_TRY(check_norms(net, err));

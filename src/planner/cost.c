@@ -61,17 +61,27 @@ static bool is_gpu(const nib_machine *machine)
     return machine->facts.fact[NIB_FACT_DEVICE] != NIB_DEVICE_CPU;
 }
 
-/* Operations per second of products of many tokens. A CPU whose kernels were not timed was measured
- * with loops of nothing but multiplications, whose rate products do not reach. */
 static double unit_rate(const nib_machine *machine, nib_unit unit)
 {
-    const double untimed = 0.6; /* `nibble bench --kernels`: 0.5 to 0.8 */
-    const bool is_peak = machine->measured && machine->product_count == 0 && !is_gpu(machine);
+    if (machine->rate[unit] > 0)
+        return machine->rate[unit];
     /* A wider unit does the work of one that the machine lacks. */
-    const double rate = machine->rate[unit] > 0           ? machine->rate[unit]
-                        : machine->rate[NIB_UNIT_F32] > 0 ? machine->rate[NIB_UNIT_F32]
-                                                          : 1e9;
-    return is_peak ? untimed * rate : rate;
+    return machine->rate[NIB_UNIT_F32] > 0 ? machine->rate[NIB_UNIT_F32] : 1e9;
+}
+
+/* The share of a unit's rate that products of many tokens reach if no kernel was timed. Loops of
+ * multiplications alone measure a CPU's units: `nibble bench --kernels` shows 0.5 to 0.8 (EPYC
+ * Zen 3). NVIDIA publishes the peaks of its matrix units: 0.4 in bf16 on an H100 (docs/speed.md).
+ * Other rates are low guesses. */
+static double untimed_share(const nib_machine *machine, nib_unit unit)
+{
+    const int64_t device = machine->facts.fact[NIB_FACT_DEVICE];
+    const bool is_matrix = unit != NIB_UNIT_SCALAR && unit != NIB_UNIT_F32;
+    if (machine->product_count > 0)
+        return 1;
+    if (device == NIB_DEVICE_CPU)
+        return machine->measured ? 0.6 : 1;
+    return device == NIB_DEVICE_CUDA && is_matrix ? 0.4 : 1;
 }
 
 static double bytes_per_input(nib_act act, int64_t dtype, const nib_machine *machine)
@@ -277,10 +287,11 @@ static double use_seconds(const nib_variant *variant, const nib_use *use, const 
         seconds = measured_seconds(measured, machine, layer, packed, policy, m);
     } else {
         const double weights = use->op == NIB_OP_LINEAR_DW ? 4 * n * k /* written */ : packed;
-        seconds = bounded_seconds(weights + tokens * k * in + tokens * n * 4, 2 * tokens * n * k,
-                                  extra_seconds(use->kernel, layer, scheme, machine, tokens),
-                                  cached_share_of_layer(machine, layer, weights, policy), machine,
-                                  use->kernel->unit);
+        const double share = m > 1 ? untimed_share(machine, use->kernel->unit) : 1;
+        seconds = bounded_seconds(
+            weights + tokens * k * in + tokens * n * 4, 2 * tokens * n * k / share,
+            extra_seconds(use->kernel, layer, scheme, machine, tokens),
+            cached_share_of_layer(machine, layer, weights, policy), machine, use->kernel->unit);
     }
     if (quantizes(variant, use, layer, policy))
         seconds += measured != NULL ? measured_quant(measured, machine, k, m)

@@ -101,7 +101,7 @@ static nib_param_role vector_role(const nib_graph_node *node)
     }
 }
 
-/* Vectors that are not norms. */
+/* Sets the roles of vectors: norms and those that are stored as norms are. */
 static void set_vector_roles(nib_params *out, const nib_graph *graph)
 {
     for (size_t i = 0; i < graph->node_count; i++) {

@@ -54,8 +54,7 @@ NIB_INLINE bool nib__param_has_gradient(const nib_param *p)
 /* torchtitan's initial values: the embedding normal with deviation 1; the head (and a tied
  * embedding) normal with deviation width^-1/2, cut at 3 deviations; gate, q, k, v 0.02 and up,
  * down, o, routers and sinks 0.02 / sqrt(2 (layer + 1)), cut at +-2; norms, factors and numbers of
- * layers 1, biases 0. Each value
- * depends only on the seed, its parameter and its position. */
+ * layers 1, biases 0. Each value depends only on the seed, its parameter and its position. */
 void nib__params_init(float *block, const nib_params *params, bool tied, uint64_t seed,
                       nib_pool *pool);
 /* Loads the values from the network's checkpoint, in any storage format. */

@@ -44,3 +44,11 @@ for model in "$small" as again.gguf; do
 done >caches
 equal 'keys and values take as much' 1 "$(sort -u caches | wc -l)"
 refused 3 '*layers that share keys and values would read those of other layers in a GGUF*' convert "$shared" as.gguf --format gguf --force
+# more tokens stored than the config has, and fewer rows for their inputs in layers
+cp -r "$shared" bad
+chmod -R u+w bad
+sed -i 's/"vocab_size": 181/"vocab_size": 170/; s/"vocab_size_per_layer_input": 190/"vocab_size_per_layer_input": 170/' bad/config.json
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+    "$REPO/tests/cli/tensors" bad/model.safetensors cut model.embed_tokens_per_layer.weight
+done
+refused 3 'bad: model.embed_tokens_per_layer.weight has 180 rows, but model.embed_tokens.weight has 181; each token needs a row' plan bad

@@ -119,4 +119,11 @@ sed 's/"quantization_config": null,//; s/"hidden_act"/"quantization_config": {"q
 nibble plan mxfp4.json --strict 2>/dev/null | tr -s '\n ' ' ' >plan.txt
 check 'its experts are planned in MXFP4' grep -q 'mlp.experts.\*.down_proj 2880x2880 +b [0-9.]* MB mxfp4@cpu as asked' plan.txt
 check 'a note says so' grep -q 'quantization_config (mxfp4) says that 36 weights are stored as mxfp4: without --recipe they are planned so' plan.txt
-refused 3 '*experts.0.gate_proj is stored as mxfp4 and cannot be quantized again; *' advise mxfp4.json --device h100
+check 'advice takes floats, as a plan with a recipe does' nibble advise mxfp4.json --device h100
+sed 's/"hidden_act"/"quantization_config": {"quant_method": "mxfp4"}, "hidden_act"/' "$REPO/configs/shapes/llama-160m/config.json" >dense.json
+nibble plan dense.json 2>/dev/null | tr -s '\n ' ' ' >plan.txt
+check 'MXFP4 without experts leaves nothing to plan' grep -q 'quantization_config (config): without the weights, layers are planned as if unquantized' plan.txt
+sed 's/"hidden_act"/"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["model.layers.99.mlp"]}, "hidden_act"/' \
+    "$REPO/configs/shapes/llama-160m/config.json" >fp8.json
+nibble plan fp8.json 2>/dev/null | tr -s '\n ' ' ' >plan.txt
+check 'an entry that names nothing is noted' grep -q '1 entry of quantization_config.s list of modules to leave unquantized matches no weight here; the first is model.layers.99.mlp' plan.txt

@@ -191,11 +191,12 @@ static float *routed(memory *m, const nib_routing *rule, const float *logits, in
 
 static result run_route_dx(const nib_kernel *row, memory *m, nib_route_dx a, int64_t part)
 {
-    const int64_t count = a.m * a.lddx;
-    a.dx = take(m, (size_t)count * sizeof *a.dx);
+    const int64_t count = a.m * a.lddx, weights = a.m * a.rule->top_k;
+    a.dx = take(m, (size_t)(count + weights) * sizeof *a.dx);
+    a.weights = a.dx + count;
     for (int64_t i = 0; i < a.m; i += part)
         row->run.route_dx(&a, i, nib__min(a.m, i + part));
-    return (result){a.dx, count};
+    return (result){a.dx, count + weights};
 }
 
 static bool is_sigmoid(const nib_routing *rule)
@@ -240,7 +241,6 @@ static bool check_route_dx(verdict *v, const nib_kernel *row, const nib_kernel *
     a.dweight = floats(&m, rows * rule.top_k, r, VALUES_RANDOM);
     a.load = floats_or_none(&m, sequences * width, r);
     a.weight_scales = floats_or_none(&m, width, r);
-    a.weights = take(&m, (size_t)(rows * rule.top_k) * sizeof *a.weights);
     const result want = run_route_dx(ref, &m, a, rows), got = run_route_dx(row, &m, a, rows);
     const bool right = adds_up(&a, got.values) || broken(v, "gradients of logits do not add up");
     return check_results(v, &m, row, want, got, run_route_dx(row, &m, a, 1), "token by token") &&

@@ -604,7 +604,6 @@ static void test_model_of_another_config(void **state)
     drop_directory(dir);
 }
 
-/* The table of keys: names are unique, sections known, limits ordered, every used row explained. */
 /* DeepSeek's load-balancing loss: its coefficient, what it is over, and which key decides. */
 static void test_balance_of_sequences(void **state)
 {
@@ -660,6 +659,7 @@ static void test_balance_of_sequences(void **state)
     drop_directory(dir);
 }
 
+/* The table of keys: names are unique, sections known, limits ordered, every used row explained. */
 static void test_key_table_is_consistent(void **state)
 {
     (void)state;

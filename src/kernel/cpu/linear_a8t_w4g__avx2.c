@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear row with integer activations and int4 weights, AVX2: see linear_int_avx2.h.
+ * Linear row with integer activations and int4 weights, AVX2: see linear_int_avx2_run.h.
  */
 #include "linear_int.h"
 

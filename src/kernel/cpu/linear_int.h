@@ -155,6 +155,7 @@ nib_int_scaled nib__int_scaled(const nib_linear *a, const nib_int_layout *l, int
                                int64_t rows, void *scratch);
 size_t nib__int_scaled_bytes(const nib_linear *a, const nib_int_layout *l);
 
+enum { NIB_INT_ROWS_MOST = 240 }; /* most tokens of a row block */
 /* Rows of activations that are processed together: their codes stay in the L2 cache. */
 int64_t nib__int_row_block(int64_t m, int64_t k);
 /* The largest row block for up to m tokens, for sizing the scratch. */
@@ -163,8 +164,7 @@ int64_t nib__int_row_block_most(int64_t m, int64_t k);
 /* ---- AVX2, many tokens: linear_int_avx2_many.h ---- */
 
 enum {
-    NIB_INT_ROWS_MOST = 240, /* tokens of a row block */
-    NIB_INT_CHUNK_K = 256,   /* k of a chunk, which stays in the L1 cache */
+    NIB_INT_CHUNK_K = 256, /* k of a chunk, which stays in the L1 cache */
     NIB_INT_CHUNK_GROUPS = NIB_INT_CHUNK_K / NIB_INT_HALF_UNIT,
 };
 

@@ -103,8 +103,16 @@ NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *sc
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
         const int64_t count = nib__min(rows, a->x.m - r0);
         const nib_int_scaled s = nib__int_scaled(a, &l, r0, count, scaled);
-        const int_block b = {a,       &l,   NIB_INT_PLAIN, r0,     count,
-                             s.terms, wide, s.scales,      s.sums, many > 0 ? scratch : NULL};
+        const int_block b = {.a = a,
+                             .l = &l,
+                             .kind = NIB_INT_PLAIN,
+                             .r0 = r0,
+                             .rows = count,
+                             .terms = s.terms,
+                             .wide = wide,
+                             .scales = s.scales,
+                             .sums = s.sums,
+                             .many = many > 0 ? scratch : NULL};
         if (bits == 8)
             widen(&b, wide);
         if (bits == 6 || (bits == 8 && l.unit == NIB_INT_HALF_UNIT))
