@@ -136,6 +136,27 @@ static void timings_override_rates(void **state)
                 seconds(&layer, &m, 0, 8) != timed);
 }
 
+/* Loops of multiplications alone measure a unit's peak, and products of many tokens do not reach it.
+ */
+static void untimed_products_do_not_reach_the_peak(void **state)
+{
+    (void)state;
+    const nib_layer layer = layer_of(NIB_ROLE_O, K, "bf16");
+    nib_machine m = here();
+    m.bytes_per_s = 1e18;
+    m.launch_s = 0;
+    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
+        m.rate[unit] = 1e9;
+    const double one = 2.0 * K * K / 1e9;
+    m.measured = false; /* low guesses */
+    const double many = seconds(&layer, &m, 0, 512), token = seconds(&layer, &m, 0, 1);
+    m.measured = true;
+    assert_near(seconds(&layer, &m, 0, 512) - many, 512 * one * (1 / 0.6 - 1));
+    assert_near(seconds(&layer, &m, 0, 1), token);
+    add_product(&m, "8da4w", 4e-11, 1e-12); /* now the rates are those of products */
+    assert_near(seconds(&layer, &m, 0, 512), many);
+}
+
 /* A product with few outputs does not fill a device, and one with many may be compiled differently:
  * timings of several sizes hold for each, and sizes in between are interpolated. */
 static void times_are_interpolated_between_sizes(void **state)
@@ -377,6 +398,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(timings_override_rates),
+        cmocka_unit_test(untimed_products_do_not_reach_the_peak),
         cmocka_unit_test(times_are_interpolated_between_sizes),
         cmocka_unit_test(short_prompts_use_their_own_timing),
         cmocka_unit_test(caches_keep_small_models),
