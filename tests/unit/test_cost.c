@@ -136,8 +136,8 @@ static void timings_override_rates(void **state)
                 seconds(&layer, &m, 0, 8) != timed);
 }
 
-/* Loops of multiplications alone measure a unit's peak, and products of many tokens do not reach it.
- */
+/* Loops of multiplications alone measure the peak of a unit, which products of many tokens do not
+ * reach. */
 static void untimed_products_do_not_reach_the_peak(void **state)
 {
     (void)state;
