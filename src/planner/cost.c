@@ -71,17 +71,11 @@ static double unit_rate(const nib_machine *machine, nib_unit unit)
 
 /* The share of a unit's rate that products of many tokens reach if no kernel was timed. Loops of
  * multiplications alone measure a CPU's units: `nibble bench --kernels` shows 0.5 to 0.8 (EPYC
- * Zen 3). NVIDIA publishes the peaks of its matrix units: 0.4 in bf16 on an H100 (docs/speed.md).
- * Other rates are low guesses. */
-static double untimed_share(const nib_machine *machine, nib_unit unit)
+ * Zen 3). Other rates are low guesses, or published. */
+static double untimed_share(const nib_machine *machine)
 {
-    const int64_t device = machine->facts.fact[NIB_FACT_DEVICE];
-    const bool is_matrix = unit != NIB_UNIT_SCALAR && unit != NIB_UNIT_F32;
-    if (machine->product_count > 0)
-        return 1;
-    if (device == NIB_DEVICE_CPU)
-        return machine->measured ? 0.6 : 1;
-    return device == NIB_DEVICE_CUDA && is_matrix ? 0.4 : 1;
+    const bool is_peak = machine->measured && machine->product_count == 0 && !is_gpu(machine);
+    return is_peak ? 0.6 : 1;
 }
 
 static double bytes_per_input(nib_act act, int64_t dtype, const nib_machine *machine)
@@ -287,7 +281,7 @@ static double use_seconds(const nib_variant *variant, const nib_use *use, const 
         seconds = measured_seconds(measured, machine, layer, packed, policy, m);
     } else {
         const double weights = use->op == NIB_OP_LINEAR_DW ? 4 * n * k /* written */ : packed;
-        const double share = m > 1 ? untimed_share(machine, use->kernel->unit) : 1;
+        const double share = m > 1 ? untimed_share(machine) : 1;
         seconds = bounded_seconds(
             weights + tokens * k * in + tokens * n * 4, 2 * tokens * n * k / share,
             extra_seconds(use->kernel, layer, scheme, machine, tokens),
