@@ -45,8 +45,8 @@ typedef struct nib_training_value {
  *   NORM_DW     x, dy, 1 / deviation, mean    the gradients of weight and bias
  *   SWIGLU_DX   dy, gate, up            -> dgate, dup
  *   SCALE_DX    dy, x                   -> dx
- *   ATTN_DX     dy, q, out, log-sum, state -> dq, dk, dv; if keys hold the values, dk includes
- *               their gradients; there is no dv then
+ *   ATTN_DX     dy, q, out, log-sum, state -> dq, dk, dv; if the keys are also the values,
+ *               dk is the sum of both gradients, without dv
  *   EMBED_DW    dy                         the gradient of the table
  *   SINKS_DW    dy, out, log-sum           the gradient of the sinks of ATTN
  *   DISPATCH    x, routing              -> rows, order

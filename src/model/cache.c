@@ -27,8 +27,8 @@ nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t conte
 /* Keys and values, or keys alone. */
 static int64_t sides_of(const nib_kv_shape *s) { return s->value_dim > 0 ? 1 : 2; }
 
-/* The number of positions that a layer with a window keeps; 0: all, because there is no window, or
- * it is nearly as long as the context. */
+/* The number of positions that a layer with a window keeps. 0: all of them, if the model has no
+ * window or one nearly as long as the context. */
 static int64_t kept_window(const nib_kv_shape *s)
 {
     return s->window > 0 && s->window < s->context - NIB_CACHE_SPARE ? s->window : 0;

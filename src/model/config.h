@@ -162,8 +162,8 @@ NIB_INLINE int64_t nib__config_window(const nib_config *c, int64_t layer)
     return c->window_layers == NULL || c->window_layers[layer] ? c->window : 0;
 }
 
-/* The layer whose keys and values a layer reads: its own, or the last one before the shared layers
- * that also has a window, or has none; -1: there is no such layer. */
+/* The layer whose keys and values `layer` reads: itself, or, for a layer that shares them, the last
+ * layer with its own that has a window exactly if `layer` has one. -1: none. */
 NIB_INLINE int64_t nib__config_kv_layer(const nib_config *c, int64_t layer)
 {
     const int64_t own = c->layers - c->shared_layers;

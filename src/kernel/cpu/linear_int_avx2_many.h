@@ -205,8 +205,8 @@ NIB_INLINE void many_unit(const uint8_t *codes, const int8_t *const *x, const in
         many8(codes, wide, k, dots, m, adds, unit_k / 4);
 }
 
-/* Tokens row..row+m of the block by 16 outputs of a chunk, from vector c0 of the panel on. `whole`,
- * a compile-time constant: its groups are whole, and there is no int32 bias. */
+/* Tokens row..row+m of the block by 16 outputs of a chunk, from vector c0 of the panel on. `whole`
+ * is a compile-time constant: no group spans two chunks, and no int32 bias is added. */
 NIB_INLINE void many_tile(const int_block *b, const uint8_t *panel, const chunk_place *at,
                           int64_t n, int64_t row, int c0, int m, bool whole, tile_form form,
                           int bits)
