@@ -38,8 +38,9 @@ for cache in f32 f16 bf16; do
     near "cache $cache" "$(text_loss "$MODEL" "${option[@]}")" "$(text_loss "$MODEL" --device cuda "${option[@]}")"
 done
 
-# families
+# families with olmo2's 272 tokens; tests/unit/test_network.c compares the logits of all
 for file in "$REPO"/tests/golden/gguf/*.gguf; do
+    case $file in */deepseek_v[23].gguf) continue ;; esac
     option=(--recipe weight-only --tokenizer "$REPO/tests/golden/gguf/olmo2.gguf")
     near "$(basename "$file")" "$(text_loss "$file" "${option[@]}")" "$(text_loss "$file" --device cuda "${option[@]}")"
 done

@@ -22,11 +22,10 @@ for prompt in "$repeated" 'Once upon a time'; do
     done
 done
 
-# the number of drafts depends on measured times (tests/unit/test_prompt_lookup.c sets them); the totals must be consistent
+# whether anything is drafted depends on measured times (tests/unit/test_prompt_lookup.c sets them); the totals must be consistent
 nibble generate "$MODEL" --json -p "$repeated" --temp 0 -n 90 >repeated.json 2>/dev/null
 member() { sed "s/.*\"$1\": \([0-9]*\).*/\1/" repeated.json; }
 equal 'steps and accepted tokens add up to the text' 89 $(($(member steps) + $(member accepted)))
-check 'a repetitive text is drafted' [ "$(member drafted)" -gt 0 ]
 check 'no more tokens are accepted than drafted' [ "$(member accepted)" -le "$(member drafted)" ]
 equal '--lookup 0: a step for each token after the first' 89 "$(number steps -p "$repeated" --temp 0 -n 90 --lookup 0)"
 equal '--lookup 0: nothing is drafted' 0 "$(number drafted -p "$repeated" --temp 0 -n 90 --lookup 0)"
