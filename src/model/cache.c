@@ -186,17 +186,18 @@ static nib_status open_groups(nib_kv *kv, const nib_kv_shape *s, nib_err *err)
     int32_t next[NIB_KV_GROUPS] = {0};
     kv->group_of = nib__calloc(kv->allocator, (uint64_t)s->layers, sizeof *kv->group_of);
     kv->place = nib__calloc(kv->allocator, (uint64_t)s->layers, sizeof *kv->place);
-    kv->lengths = nib__calloc(kv->allocator, (uint64_t)s->sequences, sizeof *kv->lengths);
-    if (!kv->group_of || !kv->place || !kv->lengths)
-        return nib__fail_memory(err, (uint64_t)(2 * s->layers + s->sequences) * sizeof(int32_t),
-                                WHAT);
+    if (!kv->group_of || !kv->place)
+        return nib__fail_memory(err, (uint64_t)(2 * s->layers) * sizeof(int32_t), WHAT);
     for (int64_t i = 0; i < s->layers; i++) {
         kv->group_of[i] = is_windowed(s, i) ? (int32_t)kv->group_count - 1 : 0;
         kv->place[i] = next[kv->group_of[i]]++;
     }
     for (int64_t g = 0; g < kv->group_count; g++)
         NIB_TRY(open_group(kv, &kv->groups[g], err));
-    return NIB_OK;
+    kv->lengths = nib__calloc(kv->allocator, (uint64_t)s->sequences, sizeof *kv->lengths);
+    return kv->lengths != NULL
+               ? NIB_OK
+               : nib__fail_memory(err, (uint64_t)s->sequences * sizeof *kv->lengths, WHAT);
 }
 
 nib_status nib__kv_open(nib_kv *out, const nib_kv_shape *shape, nib_gpu *gpu,
