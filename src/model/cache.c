@@ -194,6 +194,7 @@ static nib_status open_groups(nib_kv *kv, const nib_kv_shape *s, nib_err *err)
     }
     for (int64_t g = 0; g < kv->group_count; g++)
         NIB_TRY(open_group(kv, &kv->groups[g], err));
+    /* last: for too many sequences, the blocks fail before this takes real memory */
     kv->lengths = nib__calloc(kv->allocator, (uint64_t)s->sequences, sizeof *kv->lengths);
     return kv->lengths != NULL
                ? NIB_OK
