@@ -82,7 +82,7 @@ static const nib_layout_ops layouts[NIB_LAYOUT_COUNT] = {
     [NIB_LAYOUT_Q5_K] = BLOCKS(I8_BLOCK256, nib__q4_k_scale, nib__q5_k_zero),
     [NIB_LAYOUT_Q6_K] = BLOCKS(I8_BLOCK256, nib__q6_k_scale, NULL),
     [NIB_LAYOUT_IQ4_NL] = BLOCKS(I8_BLOCK32, nib__block_scale, NULL),
-    [NIB_LAYOUT_MXFP4] = BLOCKS(FLOAT, nib__mxfp4_scale, NULL),
+    [NIB_LAYOUT_MXFP4] = BLOCKS(I8_BLOCK32, nib__mxfp4_scale, NULL),
     [NIB_LAYOUT_TINYGEMM_CUDA] = {.codes = nib__tinygemm_cuda_codes, .bytes = nib__tinygemm_bytes},
     [NIB_LAYOUT_TINYGEMM_ROCM] = {.codes = nib__tinygemm_rocm_codes, .bytes = nib__tinygemm_bytes},
     [NIB_LAYOUT_TINYGEMM_AVX512] = {.codes = nib__tinygemm_cpu_codes, .bytes = nib__tinygemm_bytes},

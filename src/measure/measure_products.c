@@ -28,6 +28,7 @@ static const struct {
     {"mxfp8", NIB_ACT_FLOAT, NIB_TYPE_BF16},
     {"int8wo-g32-ggml", NIB_ACT_I8_BLOCK32, NIB_TYPE_BF16},
     {"int4wo-sym-ggml", NIB_ACT_I8_BLOCK32, NIB_TYPE_BF16},
+    {"mxfp4", NIB_ACT_I8_BLOCK32, NIB_TYPE_BF16},
 };
 _Static_assert(COUNT(products) <= NIB_MEASURED_MAX, "raise NIB_MEASURED_MAX");
 

@@ -186,7 +186,7 @@ static void test_activations(void **state)
         {"model.layers.0.self_attn.v_proj", NIB_ACT_I8_BLOCK32}, /* Q5_1 */
         {"model.layers.0.mlp.down_proj", NIB_ACT_I8_BLOCK256},   /* Q4_K */
         {"model.layers.2.mlp.down_proj", NIB_ACT_I8_BLOCK256},   /* Q6_K */
-        {"model.layers.1.mlp.gate_proj", NIB_ACT_FLOAT},         /* MXFP4 */
+        {"model.layers.1.mlp.gate_proj", NIB_ACT_I8_BLOCK32},    /* MXFP4 */
         {"model.layers.1.self_attn.q_proj", NIB_ACT_FLOAT},      /* F16 */
         {"model.embed_tokens", NIB_ACT_FLOAT},
     };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear row with integer activations and int4 weights, AVX2: see linear_int_avx2_run.h.
+ * Linear rows with integer activations and int4 or MXFP4 weights, AVX2: see linear_int_avx2_run.h.
  */
 #include "linear_int.h"
 
@@ -32,7 +32,13 @@ static NIB_NOINLINE void blocks4(const int_block *b, const uint8_t *panel, int64
     run_panel(b, panel, n, true, TILE_BLOCKS, 4);
 }
 
+static NIB_NOINLINE void blocks_mx4(const int_block *b, const uint8_t *panel, int64_t n)
+{
+    run_panel(b, panel, n, true, TILE_BLOCKS_E2M1, 4);
+}
+
 static const code_runs runs = {plain4, part4, pair4, wide4, blocks4, NULL};
+static const code_runs runs_mx4 = {.blocks = blocks_mx4};
 
 void nib__linear_w4_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
@@ -42,6 +48,11 @@ void nib__linear_w4_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scra
 void nib__linear_w4_blocks_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
     run_blocks(a, n0, n1, scratch, 4, &runs);
+}
+
+void nib__linear_mx4_blocks_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    run_blocks(a, n0, n1, scratch, 4, &runs_mx4);
 }
 
 #endif

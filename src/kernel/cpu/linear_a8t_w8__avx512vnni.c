@@ -15,12 +15,12 @@ void nib__linear_w8_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void
 
 void nib__linear_w8_blocks_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
-    run_blocks(a, n0, n1, scratch, 8);
+    run_blocks(a, n0, n1, scratch, 8, DECODE_BLOCKS);
 }
 
 void nib__linear_w6_blocks_avx512vnni(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
-    run_blocks(a, n0, n1, scratch, 6);
+    run_blocks(a, n0, n1, scratch, 6, DECODE_BLOCKS_HALF);
 }
 
 #endif

@@ -2,6 +2,7 @@
  *
  * Linear rows with float accumulators for AVX2: two registers make 16 lanes.
  */
+#include "e8m0_lanes.h"
 #include "linear_float.h"
 
 #if NIB_BUILT_X86
@@ -86,15 +87,6 @@ NIB_INLINE void vec_store_part(float *p, vec a, int count)
     _mm256_maskstore_ps(p + 8, mask.high, a.high);
 }
 
-/* e8m0 code 0 is 2^-127, a denormal, and becomes 0, as in all linear rows. */
-NIB_INLINE __m256 load_e8m0(const uint8_t *p)
-{
-    const __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
-    const __m256i nan = _mm256_cmpeq_epi32(codes, _mm256_set1_epi32(255));
-    const __m256i bits = _mm256_slli_epi32(codes, 23);
-    return _mm256_castsi256_ps(_mm256_blendv_epi8(bits, _mm256_set1_epi32(0x7fc00000), nan));
-}
-
 NIB_INLINE __m256 load_f16(const uint8_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
@@ -112,7 +104,7 @@ NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)
 {
     switch (type) {
     case NIB_TYPE_F32: return vec_load((const float *)(const void *)p);
-    case NIB_TYPE_E8M0: return (vec){load_e8m0(p), load_e8m0(p + 8)};
+    case NIB_TYPE_E8M0: return (vec){nib__e8m0_8(p), nib__e8m0_8(p + 8)};
     case NIB_TYPE_F16: return load_f16_vec(p);
     default: return (vec){load_bf16(p), load_bf16(p + 16)};
     }

@@ -3,6 +3,7 @@
  * Linear rows with float accumulators for NEON: four registers make 16 lanes. Activations are
  * multiplied by element, so one register holds a staged pair for a whole tile.
  */
+#include "e8m0_lanes.h"
 #include "linear_float.h"
 
 #if NIB_BUILT_ARM
@@ -90,19 +91,12 @@ NIB_INLINE float32x4_t load_bf16(const uint8_t *p)
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16((const void *)p), 16));
 }
 
-/* e8m0 code 0 is 2^-127, a denormal, and becomes 0, as in all linear rows. */
-NIB_INLINE float32x4_t e8m0_of(uint32x4_t code)
-{
-    const uint32x4_t nan = vceqq_u32(code, vdupq_n_u32(255));
-    return vreinterpretq_f32_u32(vbslq_u32(nan, vdupq_n_u32(0x7fc00000), vshlq_n_u32(code, 23)));
-}
-
 NIB_INLINE vec load_e8m0(const uint8_t *p)
 {
     const uint8x16_t codes = vld1q_u8(p);
     const uint16x8_t low = vmovl_u8(vget_low_u8(codes)), high = vmovl_high_u8(codes);
-    return (vec){{e8m0_of(vmovl_u16(vget_low_u16(low))), e8m0_of(vmovl_high_u16(low)),
-                  e8m0_of(vmovl_u16(vget_low_u16(high))), e8m0_of(vmovl_high_u16(high))}};
+    return (vec){{nib__e8m0_4(vmovl_u16(vget_low_u16(low))), nib__e8m0_4(vmovl_high_u16(low)),
+                  nib__e8m0_4(vmovl_u16(vget_low_u16(high))), nib__e8m0_4(vmovl_high_u16(high))}};
 }
 
 NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)

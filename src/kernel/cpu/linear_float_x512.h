@@ -2,6 +2,8 @@
  *
  * The AVX-512 operations of linear_float_body.h that do not depend on how products are formed.
  */
+#include "e8m0_lanes.h"
+
 #include <immintrin.h>
 
 typedef __m512 vec;
@@ -27,21 +29,12 @@ NIB_INLINE void vec_store_part(float *p, vec a, int count)
     _mm512_mask_storeu_ps(p, (__mmask16)((1U << count) - 1), a);
 }
 
-/* e8m0 code 0 is 2^-127, a denormal, and becomes 0, as in all linear rows. */
-NIB_INLINE vec load_e8m0(const uint8_t *p)
-{
-    const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
-    const __mmask16 nan = _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(255));
-    const __m512i bits = _mm512_slli_epi32(codes, 23);
-    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(bits, nan, _mm512_set1_epi32(0x7fc00000)));
-}
-
 NIB_INLINE vec vec_values(const uint8_t *p, nib_type type)
 {
     if (type == NIB_TYPE_F32)
         return _mm512_loadu_ps(p);
     if (type == NIB_TYPE_E8M0)
-        return load_e8m0(p);
+        return nib__e8m0_16(p);
     const __m256i halves = _mm256_loadu_si256((const void *)p);
     if (type == NIB_TYPE_F16)
         return _mm512_cvtph_ps(halves);

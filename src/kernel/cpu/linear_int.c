@@ -26,7 +26,8 @@
  *   sum    = fma(scale_g * s_b, float(dot), sum)            dot as above, over the piece
  *   sum    = fma(zero_g, s_b * float(sum of x over the piece), sum)      a float zero only
  *   y      = bias + total
- * The products scale_g * s_b are exact where both are f16 (ggml's Q4_0 and Q8_0 by Q8_0).
+ * The products scale_g * s_b are exact where both are f16 (ggml's Q4_0 and Q8_0 by Q8_0). With
+ * MXFP4, code is twice the e2m1 value and s_b is halved; a scale of 2^-127 counts as 0.
  *
  * Checked when a checkpoint is loaded, not here: int4 codes are in -8..7, activation zeros in
  * -128..127, and int32 biases within nib__bias_int32_most, so that the sum fits wherever it is held
@@ -72,6 +73,8 @@ static void ref_weight(const nib_weight *w, int64_t i, int8_t *codes, ref_group 
 {
     const int64_t size = nib__scheme_group_size(&w->scheme, w->k);
     nib__weight_codes(w, i, 0, w->k, codes);
+    for (int64_t j = 0; j < w->k && w->scheme.code == NIB_CODE_MX4; j++)
+        codes[j] = (int8_t)(2 * nib__e2m1_to_f32((uint8_t)codes[j]));
     for (int64_t g = 0, k0 = 0; k0 < w->k; g++, k0 += size) {
         const int64_t count = nib__min(size, w->k - k0);
         const bool is_float = w->scheme.zero == NIB_ZERO_FLOAT;
@@ -124,10 +127,11 @@ static float ref_scaled(const nib_linear *a, int64_t r, const int8_t *codes,
     const int64_t per_block = nib__max(1, NIB_SUM_BLOCK / size) * size;
     const int8_t *x = a->x.codes + r * a->x.ld;
     const float *scales = a->x.scale + r * nib__ceil_div(k, block);
+    const float unit = a->w->scheme.code == NIB_CODE_MX4 ? 0.5F : 1; /* codes are doubled */
     float total = 0, sum = 0;
     for (int64_t k0 = 0, end; k0 < k; k0 = end) {
         const ref_group *group = &groups[k0 / size];
-        const float scale = scales[k0 / block];
+        const float scale = unit * scales[k0 / block];
         end = nib__min(nib__min((k0 / size + 1) * size, (k0 / block + 1) * block), k);
         int64_t x_sum = 0;
         for (int64_t j = k0; j < end; j++)
@@ -223,6 +227,21 @@ enum { K_MAX = 1 << 16 };
         .run = {.linear = arch(nib__linear_##layout##_blocks_##target)},                           \
         .note = "panels of 32 outputs; a scale for each " block " activations, as ggml has them"   \
     }
+/* MXFP4: blocks of 32 inputs whose scales are powers of two, and no zero points. */
+#define MX4(target, tile, isa, why, arch, rank_)                                                   \
+    {                                                                                              \
+        .name = "linear_a8b32_mx4_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                    \
+        .code = NIB_CODE_MX4, .act = NIB_ACT_I8_BLOCK32, .input = NIB_ANY,                         \
+        .device = NIB_DEVICE_CPU,                                                                  \
+        .conds =                                                                                   \
+            NIB_CONDS(NIB_HAS(ISA, isa, why), NIB_AT_MOST(K, K_MAX, "sums are held in 32 bits")),  \
+        .arithmetic = NIB_ARITHMETIC_I32, .reference = "linear_a8b32_mx4_f32__ref", .rank = rank_, \
+        .unit = NIB_UNIT_I8, .n_step = NIB_INT_PANEL, .packing = &nib__packing_mx4,                \
+        .scratch = arch(nib__linear_blocks_scratch_##target),                                      \
+        .run = {.linear = arch(nib__linear_mx4_blocks_##target)},                                  \
+        .note = "twice the values of e2m1 as integers; a scale for each 32 activations, as ggml "  \
+                "has them"                                                                         \
+    }
 /* Q6_K's own bits: the condition Q6_K implies shapes and scales that only its blocks have. K has no
  * limit: a term covers a group of 16, and no sum of a whole row is held in 32 bits. */
 #define SIX(target, tile, isa, rank_)                                                              \
@@ -254,6 +273,7 @@ enum { K_MAX = 1 << 16 };
 /* Both Arm rows. They go through a second macro so that SDOT and SMMLA become three arguments. */
 #define FAST_(...) FAST(__VA_ARGS__)
 #define BLOCKS_(...) BLOCKS(__VA_ARGS__)
+#define MX4_(...) MX4(__VA_ARGS__)
 #define ARM(type, code, act, layout)                                                               \
     FAST_(type, code, act, i8mm, "8x8", SMMLA, 20, layout, "smmla on the same panels, unpacked"),  \
         FAST_(type, code, act, neon, "8x8", SDOT, 30, layout, "sdot on the same panels")
@@ -280,20 +300,25 @@ static const nib_kernel rows[] = {
     ARM("a8t_w8g", I8, I8_TOKEN, w8),
     ARM("a8s_w8g", I8, I8_STATIC, w8),
     ARM("a4t_w8g", I8, I4_TOKEN, w8),
+    MX4(avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL, NIB_X86, 10),
     BLOCKS_VNNI("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
     BLOCKS_VNNI("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
     BLOCKS_VNNI("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
     BLOCKS_VNNI("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
     SIX(avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, 5),
     SIX(avx2, "4x16", NIB_ISA_AVX2, 15),
+    MX4(avx2, "4x16", NIB_ISA_AVX2, NULL, NIB_X86, 20),
     BLOCKS_AVX2("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
     BLOCKS_AVX2("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
     BLOCKS_AVX2("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
     BLOCKS_AVX2("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
+    MX4_(i8mm, "8x8", SMMLA, 20),
+    MX4_(neon, "8x8", SDOT, 30),
     BLOCKS_ARM("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
     BLOCKS_ARM("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
     BLOCKS_ARM("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
     BLOCKS_ARM("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
+    REF("a8b32_mx4", MX4, I8_BLOCK32),
     REF("a8b32_w4g", I4, I8_BLOCK32),
     REF("a8b32_w8g", I8, I8_BLOCK32),
     REF("a8b256_w4g", I4, I8_BLOCK256),

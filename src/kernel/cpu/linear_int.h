@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The packed layouts of the int4, Q6_K and int8 linear rows, and what the files of these rows
- * share. The layouts are the same for every instruction set; linear_int.c defines the arithmetic.
+ * The packed layouts of the int4, MXFP4, Q6_K and int8 linear rows, and what the files of these
+ * rows share. The layouts are the same for every instruction set; linear_int.c defines the
+ * arithmetic.
  *
  * A panel is 32 outputs. It holds its groups of k in ascending order, each as
- *   scales   [32] f32, f16 or bf16, as stored; f64 as f32
+ *   scales   [32] f32, f16, bf16 or e8m0, as stored; f64 as f32
  *   offsets  [32] i16, only with ZERO_INT: what was added to a code, plus its zero point
  *   zeros    [32] f32, only with ZERO_FLOAT
  *   codes    units of 32 k, or 16 if a group is not a multiple of 32; the last unit of a row is
@@ -12,6 +13,8 @@
  * A unit of int8 is [8 or 4 quads][32 outputs][4 k] bytes, code + 128.
  * A unit of int4 is [4][32 outputs][4] bytes of two unsigned nibbles, code + 8: the low ones are
  * quad 2q, the high ones quad 2q + 1.
+ * A unit of MXFP4 is the same with the bits of e2m1, which a table of 16 bytes turns into
+ * 2 * value + 12.
  * So 64 bytes are 16 outputs by 4 consecutive k, the operand of one vpdpbusd, and a part is one
  * contiguous stream.
  *
@@ -47,8 +50,9 @@ typedef struct nib_int_layout {
     size_t header;             /* bytes before the codes of a group */
     size_t unit_bytes;         /* 512 or 1024; int8 half units 512, 6 bits 384 */
     size_t group_bytes, panel_bytes;
-    int bits;   /* bits of a stored code: 4, 6 or 8 */
-    int offset; /* half of the code range: a stored code is code + offset */
+    int bits;     /* bits of a stored code: 4, 6 or 8 */
+    int offset;   /* half of the code range: a stored code is code + offset */
+    bool doubled; /* e2m1: codes are twice their values, so a block's scale is halved */
     bool has_zeros, has_float_zeros;
     size_t zeros; /* offset of the float zeros in a header */
     nib_type scale_type;
@@ -62,7 +66,10 @@ enum {
 
 nib_int_layout nib__int_layout(const nib_weight *w);
 nib_int_layout nib__int_layout_six(const nib_weight *w); /* Q6_K's 6.6 bits */
-extern const nib_packing nib__packing_w4, nib__packing_w6, nib__packing_w8;
+extern const nib_packing nib__packing_w4, nib__packing_w6, nib__packing_w8, nib__packing_mx4;
+
+/* Twice the value of each e2m1 code, plus 12. */
+#define NIB_INT_E2M1 12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0
 
 /* Offset of group g in a panel. */
 NIB_INLINE size_t nib__int_group(const nib_int_layout *l, int64_t g)
@@ -146,8 +153,8 @@ NIB_INLINE void nib__int_terms(const nib_linear *a, const nib_int_layout *l, nib
  * each. */
 typedef struct nib_int_scaled {
     int32_t *terms; /* -offset * (sum of the codes) */
-    float *scales;  /* scale of the block that contains the group */
-    float *sums;    /* scale * (sum of the codes): the factor of a float zero */
+    float *scales; /* scale of the block that contains the group, half of it if codes are doubled */
+    float *sums;   /* scale * (sum of the codes): the factor of a float zero */
 } nib_int_scaled;
 
 /* Fills the scratch, which is [3][nib__int_row_block_most rows][groups] of 4 bytes. */
@@ -187,6 +194,7 @@ size_t nib__int_many_bytes(int64_t m);
     void nib__linear_w8_##isa(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);         \
     void nib__linear_w4_blocks_##isa(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);  \
     void nib__linear_w8_blocks_##isa(const nib_linear *a, int64_t n0, int64_t n1, void *scratch);  \
+    void nib__linear_mx4_blocks_##isa(const nib_linear *a, int64_t n0, int64_t n1, void *scratch); \
     size_t nib__linear_int_scratch_##isa(const void *args);                                        \
     size_t nib__linear_blocks_scratch_##isa(const void *args);
 #define NIB_SIX_RUNS(isa)                                                                          \

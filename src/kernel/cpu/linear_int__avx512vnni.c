@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of many tokens with panels of int4, Q6_K and int8 (prefill), AVX-512 VNNI.
+ * Products of many tokens with panels of int4, MXFP4, Q6_K and int8 (prefill), AVX-512 VNNI.
  *
  * A chunk of up to 512 k of one panel is unpacked to bytes, f32 scales and corrections, 22 KB in
  * all. All tokens of a row block multiply it, in tiles of 6 tokens x 32 outputs: 12 float sums, 12
@@ -61,7 +61,7 @@ typedef struct int_scratch {
 
 /* Unpacks one group's units to bytes at `out`, unless they are bytes already, and adds up their
  * codes if `has_sums`. With 6 bits, one unit. */
-NIB_INLINE void load_codes(const uint8_t *codes, int64_t eights, uint8_t *out, int bits,
+NIB_INLINE void load_codes(const uint8_t *codes, int64_t eights, uint8_t *out, int bits, bool e2m1,
                            bool has_sums, __m512i sums[2])
 {
     const __m512i ones = _mm512_set1_epi8(1);
@@ -70,6 +70,8 @@ NIB_INLINE void load_codes(const uint8_t *codes, int64_t eights, uint8_t *out, i
         for (int c = 0; c < 2; c++) {
             __m512i even, odd;
             load_quads(codes, (int)q, c, bits, &even, &odd);
+            if (e2m1)
+                even = e2m1_codes(even), odd = e2m1_codes(odd);
             if (has_sums)
                 sums[c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums[c], even, ones), odd, ones);
             if (bits != 8) {
@@ -106,7 +108,7 @@ NIB_INLINE void load_head(const nib_int_layout *l, const uint8_t *panel, int64_t
 /* Unpacks `groups` groups from g on, or `units` units from unit0 on of group g alone. */
 NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, int64_t g,
                                 int64_t groups, int64_t unit0, int64_t units, form f, int bits,
-                                int_scratch *s)
+                                bool e2m1, int_scratch *s)
 {
     const size_t bytes = (size_t)(units * unit_of(f) * NIB_INT_PANEL);
     const bool has_sums = f != FORM_PLAIN && f != FORM_PLAIN_BIAS && !is_blocks(f);
@@ -114,8 +116,8 @@ NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, i
         const uint8_t *codes = panel + nib__int_unit(l, g + i, unit0);
         __m512i sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
         if (has_sums || bits != 8)
-            load_codes(codes, units * unit_of(f) / 8, s->codes + (size_t)i * bytes, bits, has_sums,
-                       sums);
+            load_codes(codes, units * unit_of(f) / 8, s->codes + (size_t)i * bytes, bits, e2m1,
+                       has_sums, sums);
         load_head(l, panel, g + i, f, bits, unit0 > 0, sums, &s->heads[i]);
     }
     const uint8_t *direct = panel + nib__int_unit(l, g, unit0);
@@ -381,9 +383,10 @@ NIB_INLINE int_chunk load_form(const int_block *b, const uint8_t *panel, int64_t
                                int64_t unit0, int64_t units, form f)
 {
     if (b->l->bits == 6 && f == FORM_BLOCKS_HALF)
-        return load_chunk(b->l, panel, g, groups, unit0, units, f, 6, b->scratch);
-    return b->l->bits == 4 ? load_chunk(b->l, panel, g, groups, unit0, units, f, 4, b->scratch)
-                           : load_chunk(b->l, panel, g, groups, unit0, units, f, 8, b->scratch);
+        return load_chunk(b->l, panel, g, groups, unit0, units, f, 6, false, b->scratch);
+    return b->l->bits == 4
+               ? load_chunk(b->l, panel, g, groups, unit0, units, f, 4, false, b->scratch)
+               : load_chunk(b->l, panel, g, groups, unit0, units, f, 8, false, b->scratch);
 }
 
 static int_chunk load_panel_chunk(const int_block *b, const uint8_t *panel, int64_t g,
@@ -393,7 +396,11 @@ static int_chunk load_panel_chunk(const int_block *b, const uint8_t *panel, int6
     case FORM_PLAIN:
     case FORM_PLAIN_BIAS: return load_form(b, panel, g, groups, unit0, units, FORM_PLAIN);
     case FORM_PAIR: return load_form(b, panel, g, groups, unit0, units, FORM_PAIR);
-    case FORM_BLOCKS: return load_form(b, panel, g, groups, unit0, units, FORM_BLOCKS);
+    case FORM_BLOCKS:
+        if (b->l->doubled)
+            return load_chunk(b->l, panel, g, groups, unit0, units, FORM_BLOCKS, 4, true,
+                              b->scratch);
+        return load_form(b, panel, g, groups, unit0, units, FORM_BLOCKS);
     case FORM_BLOCKS_HALF: return load_form(b, panel, g, groups, unit0, units, FORM_BLOCKS_HALF);
     case FORM_PART:
         if (b->kind == NIB_INT_PLAIN)

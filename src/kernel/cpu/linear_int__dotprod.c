@@ -83,10 +83,16 @@ enum { FEW_CELLS = 8 /* cells of a tile: 1 token x 32 outputs, 2 x 16 */ };
 
 /* How a group's sum is formed; a compile-time constant. */
 typedef enum few_form {
-    FEW_PLAIN, /* all zero points are 0 */
-    FEW_ZEROS, /* integer zero points of weights or activations */
-    FEW_BLOCKS /* activations in blocks */
+    FEW_PLAIN,      /* all zero points are 0 */
+    FEW_ZEROS,      /* integer zero points of weights or activations */
+    FEW_BLOCKS,     /* activations in blocks */
+    FEW_BLOCKS_E2M1 /* the same, of MXFP4 */
 } few_form;
+
+NIB_INLINE bool few_is_scaled(few_form form)
+{
+    return form == FEW_BLOCKS || form == FEW_BLOCKS_E2M1;
+}
 
 /* Up to 3 tokens on one panel. */
 typedef struct int_few {
@@ -109,10 +115,11 @@ NIB_INLINE int32x4_t few_quads(int32x4_t dot, const int8x16_t w[4], int8x16_t x)
     return vdotq_laneq_s32(dot, w[3], x, 3);
 }
 
-/* The dots of a group whose codes begin at `at` and, if `with_sums`, its code sums. */
+/* The dots of a group whose codes begin at `at` and, for FEW_ZEROS, its code sums. */
 NIB_INLINE void few_group(few_dots dots, int32x4_t sums[FEW_CELLS], const uint8_t *at,
-                          const int8_t *const x[2], int64_t steps, int m, bool with_sums, int bits)
+                          const int8_t *const x[2], int64_t steps, int m, few_form form, int bits)
 {
+    const bool with_sums = form == FEW_ZEROS, e2m1 = form == FEW_BLOCKS_E2M1;
     const int8x16_t ones = vdupq_n_s8(1);
     for (int64_t s = 0; s < steps; s += 2, at += 2 * step_bytes(bits)) {
         int8x16_t v[2];
@@ -122,8 +129,8 @@ NIB_INLINE void few_group(few_dots dots, int32x4_t sums[FEW_CELLS], const uint8_
 #pragma GCC unroll 8
         for (int c = 0; c < FEW_CELLS / m; c++) {
             int8x16_t w[4];
-            load_quads(at + 16 * c, bits, &w[0], &w[1]);
-            load_quads(at + step_bytes(bits) + 16 * c, bits, &w[2], &w[3]);
+            load_quads(at + 16 * c, bits, e2m1, &w[0], &w[1]);
+            load_quads(at + step_bytes(bits) + 16 * c, bits, e2m1, &w[2], &w[3]);
             if (with_sums)
 #pragma GCC unroll 4
                 for (int q = 0; q < 4; q++)
@@ -149,7 +156,7 @@ NIB_INLINE float32x4_t few_add(const int_few *b, const uint8_t *group, int64_t g
         dot = vaddq_s32(dot, vdupq_n_s32(term));
     if (form == FEW_PLAIN)
         return vfmaq_f32(sum, scale, vcvtq_f32_s32(dot));
-    if (form == FEW_BLOCKS) {
+    if (few_is_scaled(form)) {
         sum = vfmaq_f32(sum, vmulq_n_f32(scale, b->scales[at]), vcvtq_f32_s32(dot));
         return l->has_float_zeros
                    ? vfmaq_f32(sum, load_zeros(l, group, first), vdupq_n_f32(b->sums[at]))
@@ -192,8 +199,7 @@ NIB_INLINE void few_tile(const int_few *b, int64_t row, int c0, int m, few_form 
                                  ? vld1q_s32(b->a->int_bias + b->n0 + c0 + LANES * c)
                                  : vdupq_n_s32(0);
         }
-        few_group(dots, code_sums, group + l->header + 4 * c0, x, steps, m, form == FEW_ZEROS,
-                  bits);
+        few_group(dots, code_sums, group + l->header + 4 * c0, x, steps, m, form, bits);
 #pragma GCC unroll 2
         for (int r = 0; r < m; r++) {
             x[r] += 8 * steps;
@@ -218,7 +224,7 @@ NIB_INLINE void few_tile(const int_few *b, int64_t row, int c0, int m, few_form 
 #pragma GCC unroll 8
         for (int c = 0; c < cells; c++)
             if (b->n0 + c0 + LANES * c < b->a->w->n)
-                store4(b->a, row + r, b->n0 + c0 + LANES * c, total[r][c], form == FEW_BLOCKS);
+                store4(b->a, row + r, b->n0 + c0 + LANES * c, total[r][c], few_is_scaled(form));
 }
 
 NIB_INLINE void few_panel(const int_few *b, few_form form, int bits)
@@ -247,7 +253,9 @@ NIB_INLINE void run_few(const nib_linear *a, int64_t n0, int64_t n1, void *scrat
     }
     for (b.n0 = n0; b.n0 < n1; b.n0 += NIB_INT_PANEL) {
         b.panel = (const uint8_t *)a->packed + (size_t)(b.n0 / NIB_INT_PANEL) * l.panel_bytes;
-        if (in_blocks)
+        if (in_blocks && bits == 4 && l.doubled)
+            few_panel(&b, FEW_BLOCKS_E2M1, bits);
+        else if (in_blocks)
             few_panel(&b, FEW_BLOCKS, bits);
         else if (plain)
             few_panel(&b, FEW_PLAIN, bits);
@@ -278,6 +286,12 @@ void nib__linear_w4_blocks_neon(const nib_linear *a, int64_t n0, int64_t n1, voi
         run_few(a, n0, n1, scratch, true, 4);
     else
         run_many(a, n0, n1, scratch, true);
+}
+
+/* The layout says which codes of 4 bits a panel has. */
+void nib__linear_mx4_blocks_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    nib__linear_w4_blocks_neon(a, n0, n1, scratch);
 }
 
 void nib__linear_w8_blocks_neon(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)

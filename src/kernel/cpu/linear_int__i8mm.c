@@ -116,6 +116,12 @@ void nib__linear_w4_blocks_i8mm(const nib_linear *a, int64_t n0, int64_t n1, voi
         run_many(a, n0, n1, scratch, true);
 }
 
+/* The layout says which codes of 4 bits a panel has. */
+void nib__linear_mx4_blocks_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
+{
+    nib__linear_w4_blocks_i8mm(a, n0, n1, scratch);
+}
+
 void nib__linear_w8_blocks_i8mm(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)
 {
     if (a->x.m < FEW)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * AVX2 code of the int4, Q6_K and int8 linear rows, inlined with bits = 4, 6 or 8 by
+ * AVX2 code of the int4, MXFP4, Q6_K and int8 linear rows, inlined with bits = 4, 6 or 8 by
  * linear_a8t_w4g__avx2.c and linear_a8t_w8__avx2.c. Layout: linear_int.h. Arithmetic: linear_int.c.
  *
  * Without VNNI: int4 codes are unsigned in vpmaddubsw; its pairs of at most 15 * 128 add up exactly
  * over the 8 quads of a unit (30,720 < 2^15) before they are widened. int8 codes would saturate
  * there, so their even and odd bytes are multiplied as 16-bit values (vpmaddwd) by activations that
- * the scratch holds as (x0, x2), (x1, x3). For 6-bit codes, two pairs, 63 * 128 * 4, fit 16 bits.
+ * the scratch holds as (x0, x2), (x1, x3). For 6-bit codes, two pairs, 63 * 128 * 4, fit 16 bits;
+ * for MXFP4's, at most 24, the 4 quads of half a unit (24 * 128 * 8 = 24,576).
  *
  * The tiles here are for one to three tokens and read packed codes; those for more tokens are in
  * linear_int_avx2_many.h, and linear_int_avx2_run.h chooses.
@@ -14,6 +15,7 @@
 #ifndef NIB_LINEAR_INT_AVX2_H
 #define NIB_LINEAR_INT_AVX2_H
 
+#include "e8m0_lanes.h"
 #include "linear_int.h"
 
 #include <immintrin.h>
@@ -60,6 +62,8 @@ NIB_INLINE __m256 load_scales(const nib_int_layout *l, const uint8_t *group, int
     const uint8_t *p = group + (size_t)first * l->scale_bytes;
     if (l->scale_type == NIB_TYPE_F32)
         return _mm256_loadu_ps((const float *)p);
+    if (l->scale_type == NIB_TYPE_E8M0)
+        return nib__e8m0_8(p);
     const __m128i half = _mm_loadu_si128((const __m128i *)p);
     if (l->scale_type == NIB_TYPE_F16)
         return _mm256_cvtph_ps(half);
@@ -85,12 +89,24 @@ NIB_INLINE __m256i load_offsets(const nib_int_layout *l, const uint8_t *group, i
     return _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)p));
 }
 
-/* One unit of int4: codes from vector c0 of the panel on, activations from x[r] + k on. */
-NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, __m256i dots[][4],
-                      __m256i *sums, int m, int columns, bool plain)
+/* Splits bytes of two codes of 4 bits; those of e2m1 become 2 * value + 12. */
+NIB_INLINE void split4(const uint8_t *codes, bool e2m1, __m256i *even, __m256i *odd)
 {
-    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1),
-                  zero = _mm256_setzero_si256();
+    const __m256i low = _mm256_set1_epi8(15), v = load8(codes);
+    *even = _mm256_and_si256(v, low);
+    *odd = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+    if (e2m1) {
+        const __m256i values = _mm256_broadcastsi128_si256(_mm_setr_epi8(NIB_INT_E2M1));
+        *even = _mm256_shuffle_epi8(values, *even);
+        *odd = _mm256_shuffle_epi8(values, *odd);
+    }
+}
+
+/* One unit of int4 or e2m1: codes from vector c0 of the panel on, activations from x[r] + k on. */
+NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, __m256i dots[][4],
+                      __m256i *sums, int m, int columns, bool plain, bool e2m1)
+{
+    const __m256i ones = _mm256_set1_epi16(1), zero = _mm256_setzero_si256();
     __m256i pairs[FEW][4], bytes[4];
 #pragma GCC unroll 4
     for (int c = 0; c < columns; c++) {
@@ -103,9 +119,8 @@ NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, _
     for (int q = 0; q < 4; q++)
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
-            const __m256i v = load8(codes + q * 4 * NIB_INT_PANEL + 32 * c);
-            const __m256i even = _mm256_and_si256(v, low),
-                          odd = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+            __m256i even, odd;
+            split4(codes + q * 4 * NIB_INT_PANEL + 32 * c, e2m1, &even, &odd);
             if (!plain)
                 bytes[c] = _mm256_add_epi8(_mm256_add_epi8(bytes[c], even), odd);
 #pragma GCC unroll 4
@@ -114,6 +129,10 @@ NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, _
                 const __m256i p1 = _mm256_maddubs_epi16(odd, broadcast4(x[r] + k + 8 * q + 4));
                 pairs[r][c] = _mm256_add_epi16(pairs[r][c], _mm256_add_epi16(p0, p1));
                 settle(&pairs[r][c]);
+                if (e2m1 && q == 1) { /* the first half of the unit */
+                    dots[r][c] = _mm256_add_epi32(dots[r][c], _mm256_madd_epi16(pairs[r][c], ones));
+                    pairs[r][c] = zero;
+                }
             }
         }
 #pragma GCC unroll 4
@@ -274,6 +293,7 @@ typedef enum tile_form {
     TILE_PAIR,
     TILE_WIDE,
     TILE_BLOCKS,      /* activations in blocks */
+    TILE_BLOCKS_E2M1, /* the same, of MXFP4 */
     TILE_BLOCKS_HALF, /* the same with half units */
 } tile_form;
 
@@ -284,7 +304,7 @@ NIB_INLINE nib_int_kind form_kind(tile_form form)
 
 NIB_INLINE bool form_is_scaled(tile_form form)
 {
-    return form == TILE_BLOCKS || form == TILE_BLOCKS_HALF;
+    return form == TILE_BLOCKS || form == TILE_BLOCKS_E2M1 || form == TILE_BLOCKS_HALF;
 }
 
 NIB_INLINE int form_unit(tile_form form)
@@ -338,7 +358,7 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                 for (int line = 0; line < unit_k * bits / 16; line++)
                     _mm_prefetch(nib__ahead(codes, AHEAD + 64 * (size_t)line), _MM_HINT_T0);
             if (bits == 4)
-                unit4(codes, x, k, dots, sums, m, columns, plain);
+                unit4(codes, x, k, dots, sums, m, columns, plain, form == TILE_BLOCKS_E2M1);
             else if (bits == 6)
                 unit6(codes, x, k, dots, m, columns);
             else

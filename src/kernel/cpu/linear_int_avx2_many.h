@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of many tokens with int4, Q6_K and int8 panels, AVX2, inlined like linear_int_avx2.h.
+ * Products of many tokens with int4, MXFP4, Q6_K and int8 panels, AVX2, inlined like
+ * linear_int_avx2.h.
  *
  * A chunk of one panel is unpacked once, into the L1 cache: codes as the multiplication reads them,
  * scales as f32 and what zero points need. All tokens of a row block multiply it, in tiles of 4
@@ -24,18 +25,17 @@ typedef struct chunk_place {
 
 /* ---- unpacking ---- */
 
-/* A unit of int4: [8 quads][4 vectors]; adds the codes to sums, [4 vectors] of 8 int32. */
-NIB_INLINE void unpack4(const uint8_t *codes, uint8_t *out, __m256i *sums)
+/* A unit of int4 or e2m1: [8 quads][4 vectors]; adds the codes to sums, [4 vectors] of 8 int32. */
+NIB_INLINE void unpack4(const uint8_t *codes, uint8_t *out, __m256i *sums, bool e2m1)
 {
-    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+    const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
     for (int c = 0; c < VECTORS; c++) {
         __m256i bytes = _mm256_setzero_si256();
 #pragma GCC unroll 4
         for (int q = 0; q < 4; q++) {
-            const __m256i v = load8(codes + q * 4 * NIB_INT_PANEL + 32 * c);
-            const __m256i even = _mm256_and_si256(v, low),
-                          odd = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+            __m256i even, odd;
+            split4(codes + q * 4 * NIB_INT_PANEL + 32 * c, e2m1, &even, &odd);
             bytes = _mm256_add_epi8(_mm256_add_epi8(bytes, even), odd);
             _mm256_store_si256((__m256i *)(out + (2 * q * VECTORS + c) * 32), even);
             _mm256_store_si256((__m256i *)(out + ((2 * q + 1) * VECTORS + c) * 32), odd);
@@ -81,8 +81,9 @@ NIB_INLINE int unpacked_bytes(int unit_k, int bits)
 }
 
 NIB_INLINE void unpack_chunk(const int_block *b, const uint8_t *panel, const chunk_place *at,
-                             int unit_k, int bits)
+                             tile_form form, int bits)
 {
+    const int unit_k = form_unit(form);
     const nib_int_layout *l = b->l;
     uint8_t *out = b->many->codes;
     for (int64_t g = at->g0; g < at->g1; g++) {
@@ -98,7 +99,7 @@ NIB_INLINE void unpack_chunk(const int_block *b, const uint8_t *panel, const chu
             for (int line = 0; line < unit_k * bits / 16; line++)
                 _mm_prefetch(nib__ahead(codes, AHEAD + 64 * (size_t)line), _MM_HINT_T0);
             if (bits == 4)
-                unpack4(codes, out, sums);
+                unpack4(codes, out, sums, form == TILE_BLOCKS_E2M1);
             else if (bits == 6)
                 unpack6(codes, out);
             else
@@ -119,15 +120,15 @@ NIB_INLINE void unpack_chunk(const int_block *b, const uint8_t *panel, const chu
 
 /* ---- products ---- */
 
-/* Sets dots to a unit of int4, or adds it. Pairs of products add up exactly in 16 bits:
- * linear_int_avx2.h. */
+/* Sets dots to `quads` quads of a unit of int4 or e2m1, or adds them. Pairs of products add up
+ * exactly in 16 bits: linear_int_avx2.h. */
 NIB_INLINE void many4(const uint8_t *codes, const int8_t *const *x, int64_t k,
-                      __m256i dots[][COLUMNS], int m, bool adds)
+                      __m256i dots[][COLUMNS], int m, bool adds, int quads)
 {
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i pairs[TILE][COLUMNS];
 #pragma GCC unroll 8
-    for (int q = 0; q < 8; q++) {
+    for (int q = 0; q < quads; q++) {
         const __m256i w0 = load8(codes + q * VECTORS * 32),
                       w1 = load8(codes + q * VECTORS * 32 + 32);
 #pragma GCC unroll 4
@@ -194,15 +195,18 @@ NIB_INLINE void many8(const uint8_t *codes, const int16_t *const *x, int64_t k,
 }
 
 NIB_INLINE void many_unit(const uint8_t *codes, const int8_t *const *x, const int16_t *const *wide,
-                          int64_t k, __m256i dots[][COLUMNS], int m, bool adds, int unit_k,
+                          int64_t k, __m256i dots[][COLUMNS], int m, bool adds, tile_form form,
                           int bits)
 {
-    if (bits == 4)
-        many4(codes, x, k, dots, m, adds);
+    if (form == TILE_BLOCKS_E2M1) {
+        many4(codes, x, k, dots, m, adds, 4);
+        many4(codes + 4 * VECTORS * 32, x, k + 16, dots, m, true, 4);
+    } else if (bits == 4)
+        many4(codes, x, k, dots, m, adds, 8);
     else if (bits == 6)
         many6(codes, x, k, dots, m, adds);
     else
-        many8(codes, wide, k, dots, m, adds, unit_k / 4);
+        many8(codes, wide, k, dots, m, adds, form_unit(form) / 4);
 }
 
 /* Tokens row..row+m of the block by 16 outputs of a chunk, from vector c0 of the panel on. `whole`
@@ -240,7 +244,7 @@ NIB_INLINE void many_tile(const int_block *b, const uint8_t *panel, const chunk_
         int64_t unit = whole ? 0 : at->u0;
         __m256i dots[TILE][COLUMNS];
         if (whole || begin == NULL) {
-            many_unit(codes, x, wide, k, dots, m, false, unit_k, bits);
+            many_unit(codes, x, wide, k, dots, m, false, form, bits);
             codes += unpacked_bytes(unit_k, bits);
             k += unit_k;
             unit++;
@@ -251,7 +255,7 @@ NIB_INLINE void many_tile(const int_block *b, const uint8_t *panel, const chunk_
                 for (int c = 0; c < COLUMNS; c++)
                     dots[r][c] = load8(begin + r * next + LANES * c);
         for (; unit < end; unit++) {
-            many_unit(codes, x, wide, k, dots, m, true, unit_k, bits);
+            many_unit(codes, x, wide, k, dots, m, true, form, bits);
             codes += unpacked_bytes(unit_k, bits);
             k += unit_k;
         }
@@ -336,7 +340,7 @@ NIB_INLINE void many_panel(const int_block *b, const uint8_t *panel, int64_t n, 
     const int unit_k = form_unit(form);
     for (int64_t g = 0, u = 0; g < b->l->groups;) {
         const chunk_place at = place_chunk(b->l, g, u, unit_k);
-        unpack_chunk(b, panel, &at, unit_k, bits);
+        unpack_chunk(b, panel, &at, form, bits);
         many_rows(b, panel, &at, n, whole, form, bits);
         g = at.is_part ? g : at.g1;
         u = at.is_part ? at.u1 : 0;

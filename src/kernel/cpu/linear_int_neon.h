@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the int4 and int8 linear rows of Arm share: reading panels and storing outputs. Layout:
- * linear_int.h. Arithmetic: linear_int.c.
+ * What the int4, MXFP4 and int8 linear rows of Arm share: reading panels and storing outputs.
+ * Layout: linear_int.h. Arithmetic: linear_int.c.
  *
- * Products are of signed bytes. An int4 code stays the unsigned nibble, code + 8. For int8, an
- * exclusive or takes the 128 off the code again, so the layout's offset is 0 here. A group's dot is
+ * Products are of signed bytes. An int4 code stays the unsigned nibble, code + 8; e2m1's bits
+ * become 2 * value + 12. For int8, an exclusive or takes the 128 off the code again, so the
+ * layout's offset is 0 here. A group's dot is
  *   sum of w * x  -  z * (sum of w)  -  (offset + zero_g) * (sum of x - z)        w = code + offset
  * A panel's bytes past the end of a row are stored as 0 and so become -128: their activations are
  * 0, and their share is removed from the sum of w.
@@ -12,6 +13,7 @@
 #ifndef NIB_LINEAR_INT_NEON_H
 #define NIB_LINEAR_INT_NEON_H
 
+#include "e8m0_lanes.h"
 #include "linear_int.h"
 
 #include <arm_neon.h>
@@ -25,7 +27,7 @@ enum {
 NIB_INLINE nib_int_layout signed_layout(const nib_weight *w)
 {
     nib_int_layout l = nib__int_layout(w);
-    l.offset = w->scheme.code == NIB_CODE_I4 ? l.offset : 0;
+    l.offset = l.bits == 4 ? l.offset : 0;
     return l;
 }
 
@@ -43,6 +45,12 @@ NIB_INLINE float32x4_t load_scales(const nib_int_layout *l, const uint8_t *group
     const uint8_t *p = group + (size_t)first * l->scale_bytes;
     if (l->scale_type == NIB_TYPE_F32)
         return vld1q_f32((const float *)(const void *)p);
+    if (l->scale_type == NIB_TYPE_E8M0) {
+        uint32_t four;
+        memcpy(&four, p, sizeof four);
+        const uint16x8_t codes = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)));
+        return nib__e8m0_4(vmovl_u16(vget_low_u16(codes)));
+    }
     const uint16x4_t half = vld1_u16((const uint16_t *)(const void *)p);
     if (l->scale_type == NIB_TYPE_F16)
         return vcvt_f32_f16(vreinterpret_f16_u16(half));
@@ -70,12 +78,14 @@ NIB_INLINE float32x4_t load_zeros(const nib_int_layout *l, const uint8_t *group,
 NIB_INLINE size_t step_bytes(int bits) { return (size_t)bits * NIB_INT_PANEL; }
 
 /* 8 k of four outputs: an even and an odd quad, each 4 outputs by 4 k. */
-NIB_INLINE void load_quads(const uint8_t *at, int bits, int8x16_t *even, int8x16_t *odd)
+NIB_INLINE void load_quads(const uint8_t *at, int bits, bool e2m1, int8x16_t *even, int8x16_t *odd)
 {
+    static const int8_t values[16] = {NIB_INT_E2M1};
     const uint8x16_t v = vld1q_u8(at);
     if (bits == 4) {
-        *even = vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(15)));
-        *odd = vreinterpretq_s8_u8(vshrq_n_u8(v, 4));
+        const uint8x16_t low = vandq_u8(v, vdupq_n_u8(15)), high = vshrq_n_u8(v, 4);
+        *even = e2m1 ? vqtbl1q_s8(vld1q_s8(values), low) : vreinterpretq_s8_u8(low);
+        *odd = e2m1 ? vqtbl1q_s8(vld1q_s8(values), high) : vreinterpretq_s8_u8(high);
         return;
     }
     const uint8x16_t sign = vdupq_n_u8(SIGN);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products of many tokens with int4 and int8 panels on Arm, written once for sdot and smmla.
+ * Products of many tokens with int4, MXFP4 and int8 panels on Arm, written once for sdot and smmla.
  *
  * A chunk of about 512 k of one panel is unpacked to signed bytes, in the order that the
  * instruction needs, and f32 scales. All tokens of a row block multiply it, in tiles of 8 tokens x
@@ -65,7 +65,7 @@ typedef struct int_many {
 
 /* Unpacks `steps` steps from `step0` on of group g into slot i of the chunk. */
 NIB_INLINE void unpack_group(const int_many *b, const uint8_t *panel, int64_t g, int64_t step0,
-                             int64_t steps, int64_t i, bool with_sums, int bits)
+                             int64_t steps, int64_t i, bool with_sums, int bits, bool e2m1)
 {
     const nib_int_layout *l = b->l;
     int_chunk *chunk = b->chunk;
@@ -81,7 +81,7 @@ NIB_INLINE void unpack_group(const int_many *b, const uint8_t *panel, int64_t g,
         for (int64_t s = 0; s < steps; s++, at += step_bytes(bits), out += STEP) {
             int8x16_t even[2], odd[2];
             for (int h = 0; h < 2; h++) {
-                load_quads(at + 16 * h, bits, &even[h], &odd[h]);
+                load_quads(at + 16 * h, bits, e2m1, &even[h], &odd[h]);
                 if (with_sums) {
                     sums[h] = vdotq_s32(sums[h], even[h], vdupq_n_s8(1));
                     sums[h] = vdotq_s32(sums[h], odd[h], vdupq_n_s8(1));
@@ -107,10 +107,12 @@ static void unpack(const int_many *b, const uint8_t *panel, int64_t g, int64_t g
     b->chunk->groups = groups;
     b->chunk->steps = steps;
     for (int64_t i = 0; i < groups; i++)
-        if (b->a->w->scheme.code == NIB_CODE_I4)
-            unpack_group(b, panel, g + i, step0, steps, i, with_sums, 4);
+        if (b->l->doubled)
+            unpack_group(b, panel, g + i, step0, steps, i, false, 4, true);
+        else if (b->l->bits == 4)
+            unpack_group(b, panel, g + i, step0, steps, i, with_sums, 4, false);
         else
-            unpack_group(b, panel, g + i, step0, steps, i, with_sums, 8);
+            unpack_group(b, panel, g + i, step0, steps, i, with_sums, 8, false);
 }
 
 /* ---- a tile ---- */

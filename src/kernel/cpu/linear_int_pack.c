@@ -14,7 +14,7 @@ enum {
 nib_int_layout nib__int_layout(const nib_weight *w)
 {
     nib_int_layout l;
-    const bool is_int4 = w->scheme.code == NIB_CODE_I4;
+    const bool is_nibble = nib__code_bits(w->scheme.code) == 4;
     l.heads = 0;
     l.group = nib__scheme_group_size(&w->scheme, w->k);
     l.groups = nib__scheme_groups(&w->scheme, w->k);
@@ -30,12 +30,13 @@ nib_int_layout nib__int_layout(const nib_weight *w)
     l.has_float_zeros = w->scheme.zero == NIB_ZERO_FLOAT;
     l.zeros = NIB_INT_PANEL * (l.scale_bytes + (l.has_zeros ? sizeof(int16_t) : 0));
     l.header = l.zeros + (l.has_float_zeros ? NIB_INT_PANEL * sizeof(float) : 0);
-    l.unit_bytes = NIB_INT_PANEL * (size_t)l.unit / (is_int4 ? 2 : 1);
+    l.unit_bytes = NIB_INT_PANEL * (size_t)l.unit / (is_nibble ? 2 : 1);
     l.group_bytes = l.header + (size_t)l.units * l.unit_bytes;
     l.panel_bytes =
         (size_t)(l.groups - 1) * l.group_bytes + l.header + (size_t)l.last_units * l.unit_bytes;
-    l.bits = is_int4 ? 4 : 8;
-    l.offset = is_int4 ? 8 : 128;
+    l.doubled = w->scheme.code == NIB_CODE_MX4;
+    l.bits = is_nibble ? 4 : 8;
+    l.offset = l.doubled ? 12 : is_nibble ? 8 : 128;
     return l;
 }
 
@@ -94,8 +95,8 @@ static void pack_headers(const nib_weight *w, const nib_int_layout *l, int64_t i
 }
 
 /* Writes a unit of codes of four outputs to their columns, which are adjacent. In two's complement,
- * flipping the highest bit of a code adds the layout's offset. Only the lowest four bits of an int4
- * code are used. */
+ * flipping the highest bit of a code adds the layout's offset. Only the lowest four bits of a code
+ * of 4 bits are used; `flip` is exclusively or-ed with all. */
 static void put_bytes(const uint8_t *const codes[FOUR], uint8_t *columns, int64_t unit)
 {
     for (int64_t q = 0; q < unit / 4; q++) {
@@ -108,7 +109,8 @@ static void put_bytes(const uint8_t *const codes[FOUR], uint8_t *columns, int64_
     }
 }
 
-static void put_nibbles(const uint8_t *const codes[FOUR], uint8_t *columns, int64_t unit)
+static void put_nibbles(const uint8_t *const codes[FOUR], uint8_t *columns, int64_t unit,
+                        uint32_t flip)
 {
     for (int64_t q = 0; q < unit / 8; q++) {
         uint32_t low[FOUR], high[FOUR];
@@ -117,7 +119,7 @@ static void put_nibbles(const uint8_t *const codes[FOUR], uint8_t *columns, int6
             memcpy(&high[c], codes[c] + 8 * q + 4, 4);
         }
         for (int c = 0; c < FOUR; c++)
-            low[c] = ((low[c] & 0x0f0f0f0f) | (high[c] & 0x0f0f0f0f) << 4) ^ 0x88888888;
+            low[c] = ((low[c] & 0x0f0f0f0f) | (high[c] & 0x0f0f0f0f) << 4) ^ flip;
         memcpy(columns + q * 4 * NIB_INT_PANEL, low, sizeof low);
     }
 }
@@ -143,7 +145,7 @@ static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, 
                        int64_t column, uint8_t *panel)
 {
     uint8_t buffers[FOUR][SPAN];
-    const bool is_int4 = w->scheme.code == NIB_CODE_I4;
+    const uint32_t flip = l->doubled ? 0 : 0x88888888; /* e2m1 keeps its bits */
     const int64_t span = l->group <= SPAN ? SPAN / l->group * l->group : SPAN;
     /* Distance to the next panel, for prefetching; in other code layouts it is elsewhere. */
     const uint64_t ahead = w->layout == NIB_LAYOUT_BYTE ? NIB_INT_PANEL * (uint64_t)w->k : 0;
@@ -159,8 +161,8 @@ static void pack_codes(const nib_weight *w, const nib_int_layout *l, int64_t i, 
                                              codes[3] + j};
             for (int c = 0; c < FOUR; c++)
                 __builtin_prefetch(nib__ahead(at[c], ahead));
-            if (is_int4)
-                put_nibbles(at, to, l->unit);
+            if (l->bits == 4)
+                put_nibbles(at, to, l->unit, flip);
             else
                 put_bytes(at, to, l->unit);
             if (++unit == l->units) /* end of the group */
@@ -261,6 +263,7 @@ static void pack_six(const nib_weight *w, void *out, int64_t n0, int64_t n1)
 const nib_packing nib__packing_w6 = {"n32k4-i6", NIB_INT_PANEL, packed_bytes_six, pack_six};
 const nib_packing nib__packing_w4 = {"n32k8-i4", NIB_INT_PANEL, packed_bytes, pack};
 const nib_packing nib__packing_w8 = {"n32k4-i8", NIB_INT_PANEL, packed_bytes, pack};
+const nib_packing nib__packing_mx4 = {"n32k8-e2m1", NIB_INT_PANEL, packed_bytes, pack};
 
 /* ---- what zero points add to a sum ---- */
 
@@ -331,13 +334,14 @@ nib_int_scaled nib__int_scaled(const nib_linear *a, const nib_int_layout *l, int
     const int64_t cells = nib__int_row_block_most(a->x.m, a->w->k) * l->groups;
     const int64_t block = nib__act_block(a->w->scheme.act), blocks = nib__ceil_div(a->w->k, block);
     const int64_t per_block = nib__max(1, block / l->group);
+    const float unit = l->doubled ? 0.5F : 1;
     const nib_int_scaled out = {scratch, (float *)scratch + cells, (float *)scratch + 2 * cells};
     for (int64_t r = 0; r < rows; r++) {
         const int32_t *sums = a->x.sums + (r0 + r) * a->x.groups;
         const float *scale = a->x.scale + (r0 + r) * blocks;
         const int64_t at = r * l->groups;
         for (int64_t g = 0; g < l->groups; g++)
-            out.scales[at + g] = scale[g / per_block];
+            out.scales[at + g] = unit * scale[g / per_block];
         for (int64_t g = 0; g < l->groups; g++) {
             out.terms[at + g] = -l->offset * sums[g];
             out.sums[at + g] = out.scales[at + g] * (float)sums[g];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * AVX-512 VNNI code of the int4, Q6_K and int8 linear rows, for linear_a8t_w4g__avx512vnni.c and
- * linear_a8t_w8__avx512vnni.c. Layout: linear_int.h. Arithmetic: linear_int.c.
+ * AVX-512 VNNI code of the int4, MXFP4, Q6_K and int8 linear rows, for linear_a8t_w4g__avx512vnni.c
+ * and linear_a8t_w8__avx512vnni.c. Layout: linear_int.h. Arithmetic: linear_int.c.
  *
  * Weights stay unsigned in vpdpbusd; activations are broadcasts of 4 codes from memory, without
  * shuffles. A group's sum starts at a value that removes the offset and the zero points (terms), so
@@ -14,6 +14,7 @@
 #ifndef NIB_LINEAR_INT_VNNI_H
 #define NIB_LINEAR_INT_VNNI_H
 
+#include "e8m0_lanes.h"
 #include "linear_int.h"
 
 #include <immintrin.h>
@@ -47,6 +48,8 @@ NIB_INLINE __m512 load_scales(const uint8_t *p, nib_type type)
 {
     if (type == NIB_TYPE_F32)
         return _mm512_loadu_ps((const float *)p);
+    if (type == NIB_TYPE_E8M0)
+        return nib__e8m0_16(p);
     const __m256i half = _mm256_loadu_si256((const __m256i *)p);
     if (type == NIB_TYPE_F16)
         return _mm512_cvtph_ps(half);
@@ -107,6 +110,13 @@ NIB_INLINE void load_quads(const uint8_t *codes, int q, int c, int bits, __m512i
     enum { OR_AND = 0xf8 }; /* a | (b & c) */
     *even = _mm512_ternarylogic_epi32(*even, first, pair, OR_AND);
     *odd = _mm512_ternarylogic_epi32(*odd, second, pair, OR_AND);
+}
+
+/* The unsigned codes of e2m1's bits. */
+NIB_INLINE __m512i e2m1_codes(__m512i bits)
+{
+    const __m128i values = _mm_setr_epi8(NIB_INT_E2M1);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), bits);
 }
 
 /* dot + offset * term - sum * zero if it may not fit 32 bits: exact in double, rounded once. */
@@ -175,8 +185,14 @@ typedef enum decode_form {
     DECODE_ZEROS_BIAS, /* the same two with an int32 bias, in one group */
     DECODE_PLAIN_BIAS,
     DECODE_BLOCKS,      /* activations in blocks */
+    DECODE_BLOCKS_E2M1, /* the same, of MXFP4 */
     DECODE_BLOCKS_HALF, /* the same with half units */
 } decode_form;
+
+NIB_INLINE bool in_blocks(decode_form form)
+{
+    return form == DECODE_BLOCKS || form == DECODE_BLOCKS_E2M1 || form == DECODE_BLOCKS_HALF;
+}
 
 /* Adds a group whose dots are `dot` to the sum of a token whose activations are in blocks. `zeros`
  * are those of the same 16 outputs as the scales. */
@@ -199,7 +215,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     const nib_int_layout *l = p->l;
     const bool plain = form != DECODE_ZEROS && form != DECODE_PAIR && form != DECODE_ZEROS_BIAS;
     const bool is_biased = form == DECODE_ZEROS_BIAS || form == DECODE_PLAIN_BIAS;
-    const bool is_scaled = form == DECODE_BLOCKS || form == DECODE_BLOCKS_HALF;
+    const bool is_scaled = in_blocks(form);
     const int unit_k = form == DECODE_BLOCKS_HALF ? NIB_INT_HALF_UNIT : NIB_INT_UNIT;
     const __m512i ones = _mm512_set1_epi8(1);
     const uint8_t *codes = group + l->header;
@@ -225,6 +241,9 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
             __m512i even[2], odd[2];
             load_quads(codes, q, 0, bits, &even[0], &odd[0]);
             load_quads(codes, q, 1, bits, &even[1], &odd[1]);
+            if (form == DECODE_BLOCKS_E2M1)
+                for (int c = 0; c < 2; c++)
+                    even[c] = e2m1_codes(even[c]), odd[c] = e2m1_codes(odd[c]);
             if (!plain)
                 for (int c = 0; c < 2; c++)
                     sums[c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums[c], even[c], ones),
@@ -292,8 +311,7 @@ NIB_INLINE void decode_panel(const int_panel *p, int64_t r0, int m, decode_form 
                 total[r][c] = begin == 0 ? f[r][c] : _mm512_add_ps(total[r][c], f[r][c]);
     }
     for (int r = 0; r < m; r++)
-        store_row(p->a, r0 + r, p->n0, total[r][0], total[r][1],
-                  form == DECODE_BLOCKS || form == DECODE_BLOCKS_HALF);
+        store_row(p->a, r0 + r, p->n0, total[r][0], total[r][1], in_blocks(form));
 }
 
 NIB_INLINE void decode_panel_m(const int_panel *p, int64_t r0, int64_t m, decode_form form,
@@ -373,8 +391,9 @@ NIB_INLINE void run_blocks_form(const nib_linear *a, const nib_int_layout *l, in
     }
 }
 
-/* Scratch: nib_int_scaled, or prefill's. */
-NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits)
+/* Scratch: nib_int_scaled, or prefill's. `form` is of whole units. */
+NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *scratch, int bits,
+                           decode_form form)
 {
     const nib_int_layout l = bits == 6 ? nib__int_layout_six(a->w) : nib__int_layout(a->w);
     if (!is_direct(&l, a->x.m))
@@ -382,7 +401,7 @@ NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *sc
     else if (bits == 6 || (bits == 8 && l.unit == NIB_INT_HALF_UNIT))
         run_blocks_form(a, &l, n0, n1, scratch, DECODE_BLOCKS_HALF, bits);
     else
-        run_blocks_form(a, &l, n0, n1, scratch, DECODE_BLOCKS, bits);
+        run_blocks_form(a, &l, n0, n1, scratch, form, bits);
 }
 
 #endif

@@ -141,14 +141,25 @@ static inline void eight_codes(const uint *words, float out[8])
     }
 }
 
-#if W == WEIGHT_I8 || W == WEIGHT_I4
-/* Eight codes as bytes. 4-bit codes go to the high half of a byte, where their sign bit is the
- * byte's, so they are 16 times as large. */
+#if W == WEIGHT_I8 || W == WEIGHT_I4 || W == WEIGHT_E2M1
+/* Eight codes as bytes. Codes of int4 go to the high half of a byte, where their sign bit is the
+ * byte's, so they are 16 times as large; those of e2m1 are twice as large. */
 #define BYTE_SHIFT (W == WEIGHT_I4 ? 4 : 0)
+#define BYTE_VALUE (W == WEIGHT_I4 ? 0.0625f : W == WEIGHT_E2M1 ? 0.5f : 1.0f) /* of 1 */
 static inline void eight_bytes(const uint *words, uint out[2])
 {
 #if W == WEIGHT_I8
     out[0] = words[0], out[1] = words[1];
+#elif W == WEIGHT_E2M1
+    const uint sizes = words[0] & 0x77777777u;
+    const uint signs = words[0] & (sizes + 0x77777777u) & 0x88888888u; /* not of -0 */
+    const uint even = signs << 4, odd = signs;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint size = choose_bytes(0x03020100u, 0x0c080604u, sizes >> (16 * i) & 0xffffu);
+        const uint sign = choose_bytes(even, odd, i == 0 ? 0x5140u : 0x7362u) >> 7 & 0x01010101u;
+        out[i] = (size ^ sign * 255u) + sign; /* two's complement: no byte carries */
+    }
 #else
     const uint even = (words[0] << 4) & 0xf0f0f0f0u, odd = words[0] & 0xf0f0f0f0u;
     out[0] = choose_bytes(even, odd, 0x5140u);

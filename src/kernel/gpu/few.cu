@@ -162,7 +162,11 @@ static __forceinline__ float2 scaling_of(uint scale, uint zero, const product *p
 {
     const float a = value_of(scale, p->scale_type);
     float2 of;
-    of.x = X == INPUT_I8 && W == WEIGHT_I4 ? a * 0.0625f : a; /* eight_bytes() */
+#if X == INPUT_I8
+    of.x = a * BYTE_VALUE;
+#else
+    of.x = a;
+#endif
     of.y = ZERO && p->has_zero
                ? value_of(zero, p->zero_type) * (is_int_zero(p->zero_type) ? -a : 1.0f)
                : 0.0f;

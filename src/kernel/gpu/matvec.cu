@@ -21,11 +21,18 @@
 #define BLOCK_OF_TOKENS (blockIdx.x / ROW_BLOCKS)
 
 /* Blocks of a multiprocessor at once: as many as leave registers enough. With one more, floats with
- * f32 weights, and four tokens of floats with 16 codes of 4 bits, would spill 68 to 100 bytes. */
-#if TOKENS == 1
-#define AT_ONCE (WEIGHT_BITS == 32 ? 4 : 5)
+ * f32 weights, and four tokens of floats with 16 codes of 4 bits, would spill 68 to 100 bytes;
+ * experts, which need an address more, 52 to 84 with floats of these codes. */
+#if defined(EXPERTS) && X <= INPUT_BF16
+#define IS_TIGHT                                                                                   \
+    ((W == WEIGHT_E2M1 && STEP == 32) || (TOKENS > 1 && (W == WEIGHT_F32 || W == WEIGHT_E5M2)))
 #else
-#define AT_ONCE (WEIGHT_BITS == 4 && STEP == 16 && X == 0 ? 2 : 3)
+#define IS_TIGHT 0
+#endif
+#if TOKENS == 1
+#define AT_ONCE (WEIGHT_BITS == 32 || IS_TIGHT ? 4 : 5)
+#else
+#define AT_ONCE (IS_TIGHT || (WEIGHT_BITS == 4 && STEP == 16 && X == 0) ? 2 : 3)
 #endif
 
 typedef struct sums {
@@ -114,7 +121,7 @@ __kernel void __launch_bounds__(THREADS, AT_ONCE) matvec(PRODUCT_ARGS)
     } while (0)
 
     weights now, next;
-    LOAD(next, id *STEP);
+    LOAD(next, id * STEP);
     after_previous();
     for (int k0 = id * STEP; k0 < k; k0 += THREADS * STEP) {
         now = next;
@@ -166,7 +173,8 @@ __kernel void __launch_bounds__(THREADS, AT_ONCE) matvec(PRODUCT_ARGS)
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
                 part.of[r][t] =
-                    (float)((dots[r][t] >> BYTE_SHIFT) - z * (code_sums[r] >> BYTE_SHIFT));
+                    (float)((dots[r][t] >> BYTE_SHIFT) - z * (code_sums[r] >> BYTE_SHIFT)) *
+                    (W == WEIGHT_E2M1 ? BYTE_VALUE : 1.0f);
         }
 #else
 #pragma unroll

@@ -68,7 +68,8 @@ static void init_product(nib_launch *out, const nib_linear *a, const nib_gpu_lay
     const bool is_few = m <= FEW;
     const int tokens = matvec_tokens(m);
     const int x = nib__gpu_input_number(&a->x, s->act);
-    const bool is_integer = x == NIB_INPUT_I8 && nib__ocl_steps_whole(a->w);
+    const bool is_integer =
+        x == NIB_INPUT_I8 && nib__code_is_int(s->code) && nib__ocl_steps_whole(a->w);
     const int block = (int)nib__act_block(s->act);
     nib__launch_init(out, is_few ? "matvec" : "tile",
                      nib__ceil_div(a->w->n, is_few ? (int64_t)ROWS : TILE),

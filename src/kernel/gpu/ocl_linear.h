@@ -49,6 +49,7 @@ bool nib__ocl_steps_whole(const nib_weight *w);
     X("e4m3t_e4m3c", E4M3, E4M3_TOKEN, NIB_ANY)                                                    \
     X("mx8_mx8", MX8, MX8, NIB_ANY)                                                                \
     X("mx8_mx4", MX4, MX8, NIB_ANY)                                                                \
+    X("a8b32_mx4", MX4, I8_BLOCK32, NIB_ANY)                                                       \
     X("mx4_mx4", MX4, MX4, NIB_ANY)                                                                \
     X("nv4_nv4", NV4, NV4, NIB_ANY)
 

@@ -191,7 +191,11 @@ static __forceinline__ void load_scaling(scaling *out, const product *p, int ste
         const size_t group = (size_t)(p->groups > 1 ? k / p->group : 0);
         const size_t at = (size_t)p->row * (size_t)p->groups + group;
         const float scale = load_value(p->scales, at, p->scale_type);
-        out->a[s] = X == INPUT_I8 && W == WEIGHT_I4 ? scale * 0.0625f : scale; /* eight_bytes() */
+#if X == INPUT_I8
+        out->a[s] = scale * BYTE_VALUE;
+#else
+        out->a[s] = scale;
+#endif
         out->b[s] = out->x[s] = 0;
         if (ZERO && p->has_zero)
             out->b[s] = load_value(p->zeros, at, p->zero_type) *
