@@ -124,13 +124,13 @@ static int bench_rows(const char *wanted, int64_t isa, int threads, int64_t toke
            "percent_of_rate\n");
     for (size_t i = 0; i < nib__kernel_count(); i++) {
         const nib_kernel *row = nib__kernel_at(i);
-        for (size_t j = 0; j < count; j++) {
+        const bool is_wanted =
+            wanted == NULL ? !nib__kernel_is_ref(row) : strstr(row->name, wanted) != NULL;
+        for (size_t j = 0; j < count && is_wanted && row->op == NIB_OP_LINEAR; j++) {
             const linear_case c = bench_case(row, ms[j], group);
             nib_query q = cpu_query(isa);
             case_query(&q, &c, NIB_OP_LINEAR);
-            const bool is_wanted =
-                wanted == NULL ? !nib__kernel_is_ref(row) : strstr(row->name, wanted) != NULL;
-            if (is_wanted && nib__kernel_built(row) && nib__kernel_keyed(row, &q) &&
+            if (nib__kernel_built(row) && nib__kernel_keyed(row, &q) &&
                 nib__kernel_holds(row, &q, true))
                 bench_one(row, &c, pool, &machine);
         }

@@ -319,9 +319,14 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
 {
     const nib_int_kind kind = form_kind(form);
     const bool plain = kind == NIB_INT_PLAIN, is_scaled = form_is_scaled(form);
-    const int unit_k = form_unit(form);
+    const int unit_k = form_unit(form), passes = VECTORS / columns;
+    const int lines = (unit_k * bits / 16 + passes - 1) / passes;
     const nib_int_layout *l = b->l;
     const nib_input *in = &b->a->x;
+    /* The only pass fetches AHEAD of itself, each of several its share of the next panel: memory
+     * never waits for a pass that reads the cache. */
+    const size_t ahead =
+        passes == 1 ? AHEAD : l->panel_bytes + l->panel_bytes * (size_t)c0 / VECTORS;
     const int8_t *x[FEW];
     const int16_t *wide[FEW];
     __m256 sum[FEW][4], total[FEW][4];
@@ -352,11 +357,12 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                 for (int r = 0; r < m; r++)
                     dots[r][c] = load8(b->a->int_bias + n + LANES * (c0 + c));
         for (int64_t unit = 0; unit < units; unit++, k += unit_k) {
-            const uint8_t *codes = panel + nib__int_unit(l, g, unit) + 32 * c0;
-            if (c0 == 0) /* the first pass over the panel prefetches */
+            const size_t place = nib__int_unit(l, g, unit);
+            const uint8_t *codes = panel + place + 32 * c0;
 #pragma GCC unroll 16
-                for (int line = 0; line < unit_k * bits / 16; line++)
-                    _mm_prefetch(nib__ahead(codes, AHEAD + 64 * (size_t)line), _MM_HINT_T0);
+            for (int line = 0; line < lines; line++)
+                _mm_prefetch(nib__ahead(panel, ahead + place / passes + 64 * (size_t)line),
+                             _MM_HINT_T0);
             if (bits == 4)
                 unit4(codes, x, k, dots, sums, m, columns, plain, form == TILE_BLOCKS_E2M1);
             else if (bits == 6)
