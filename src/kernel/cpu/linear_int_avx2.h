@@ -62,8 +62,6 @@ NIB_INLINE __m256 load_scales(const nib_int_layout *l, const uint8_t *group, int
     const uint8_t *p = group + (size_t)first * l->scale_bytes;
     if (l->scale_type == NIB_TYPE_F32)
         return _mm256_loadu_ps((const float *)p);
-    if (l->scale_type == NIB_TYPE_E8M0)
-        return nib__e8m0_8(p);
     const __m128i half = _mm_loadu_si128((const __m128i *)p);
     if (l->scale_type == NIB_TYPE_F16)
         return _mm256_cvtph_ps(half);
@@ -72,8 +70,10 @@ NIB_INLINE __m256 load_scales(const nib_int_layout *l, const uint8_t *group, int
 
 /* The same for group g; the scales of Q6_K are in the head of the panel. */
 NIB_INLINE __m256 group_scales(const nib_int_layout *l, const uint8_t *panel, const uint8_t *group,
-                               int64_t g, int first, int bits)
+                               int64_t g, int first, int bits, bool e2m1)
 {
+    if (e2m1)
+        return nib__e8m0_8(group + first);
     if (bits != 6)
         return load_scales(l, group, first);
     const __m128i half = _mm_loadu_si128((const __m128i *)(panel + nib__six_f16(g) + 2 * first)),
@@ -325,8 +325,8 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
     const nib_input *in = &b->a->x;
     /* The only pass fetches AHEAD of itself, each of several its share of the next panel: memory
      * never waits for a pass that reads the cache. */
-    const size_t ahead =
-        passes == 1 ? AHEAD : l->panel_bytes + l->panel_bytes * (size_t)c0 / VECTORS;
+    const uint8_t *share =
+        nib__ahead(panel, l->panel_bytes + l->panel_bytes * (size_t)c0 / VECTORS);
     const int8_t *x[FEW];
     const int16_t *wide[FEW];
     __m256 sum[FEW][4], total[FEW][4];
@@ -357,12 +357,13 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                 for (int r = 0; r < m; r++)
                     dots[r][c] = load8(b->a->int_bias + n + LANES * (c0 + c));
         for (int64_t unit = 0; unit < units; unit++, k += unit_k) {
-            const size_t place = nib__int_unit(l, g, unit);
-            const uint8_t *codes = panel + place + 32 * c0;
+            const uint8_t *codes = panel + nib__int_unit(l, g, unit) + 32 * c0;
+            if (passes == 1)
+                share = nib__ahead(codes, AHEAD);
 #pragma GCC unroll 16
             for (int line = 0; line < lines; line++)
-                _mm_prefetch(nib__ahead(panel, ahead + place / passes + 64 * (size_t)line),
-                             _MM_HINT_T0);
+                _mm_prefetch(nib__ahead(share, 64 * (size_t)line), _MM_HINT_T0);
+            share = nib__ahead(share, 64 * (size_t)lines);
             if (bits == 4)
                 unit4(codes, x, k, dots, sums, m, columns, plain, form == TILE_BLOCKS_E2M1);
             else if (bits == 6)
@@ -372,7 +373,8 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
         }
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
-            const __m256 scale = group_scales(l, panel, group, g, LANES * (c0 + c), bits);
+            const __m256 scale =
+                group_scales(l, panel, group, g, LANES * (c0 + c), bits, form == TILE_BLOCKS_E2M1);
             const __m256i offset = load_offsets(l, group, LANES * (c0 + c));
             const __m256i fix = kind == NIB_INT_PAIR
                                     ? _mm256_or_si256(sums[c], _mm256_slli_epi32(offset, 16))

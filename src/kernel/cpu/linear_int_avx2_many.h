@@ -111,8 +111,9 @@ NIB_INLINE void unpack_chunk(const int_block *b, const uint8_t *panel, const chu
             if (b->kind == NIB_INT_PAIR)
                 fix =
                     _mm256_or_si256(fix, _mm256_slli_epi32(load_offsets(l, group, LANES * c), 16));
-            _mm256_store_ps(b->many->scales[g - at->g0] + LANES * c,
-                            group_scales(l, panel, group, g, LANES * c, bits));
+            _mm256_store_ps(
+                b->many->scales[g - at->g0] + LANES * c,
+                group_scales(l, panel, group, g, LANES * c, bits, form == TILE_BLOCKS_E2M1));
             _mm256_store_si256((__m256i *)(b->many->fixes[g - at->g0] + LANES * c), fix);
         }
     }
