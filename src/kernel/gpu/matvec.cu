@@ -171,7 +171,7 @@ __kernel void __launch_bounds__(THREADS, AT_ONCE) matvec(PRODUCT_ARGS)
             const int z = x_zero != NULL ? x_zero[min(token0 + t, m - 1)] : 0;
             x_sum[t] = (float)(x_sums[t] - z * count);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
+            for (int r = 0; r < ROWS; r++) /* a shift would drop the half of an odd sum of e2m1 */
                 part.of[r][t] =
                     (float)((dots[r][t] >> BYTE_SHIFT) - z * (code_sums[r] >> BYTE_SHIFT)) *
                     (W == WEIGHT_E2M1 ? BYTE_VALUE : 1.0f);
