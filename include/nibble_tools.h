@@ -69,12 +69,19 @@ typedef struct nib_quantize_options {
     const char *out;            /* required: a directory if the model is one, else a file */
     const char *format;         /* "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; NULL:
                            torchao, or nibble with a ledger line */
-    const char *calibrate;      /* text file for -static recipes; NULL: none */
+    const char *calibrate;      /* text file for -static recipes and methods; NULL: none */
     bool force;   /* replace an existing OUT: a file, a model directory or an empty one */
     bool dry_run; /* sizes and ledger only */
     bool pack;    /* also write OUT/nibble.pack, weights packed for this machine, and
                            OUT/nibble.tokens, the tokenizer's tables */
-    uint64_t reserved[4];
+    /* How codes are chosen where the recipe does not say: "rtn", round to nearest; "search", the scale
+     * with the least squared error, in which each input counts by the mean of its squares on the
+     * text `calibrate`, or all the same without it. NULL: "rtn" */
+    const char *method;
+    const char
+        *imatrix; /* llama.cpp's importance matrix, for the method search instead of the text;
+                            NULL: none */
+    uint64_t reserved[2];
 } nib_quantize_options;
 
 /* Streams the checkpoint through the recipe into options->out, which appears complete or not at

@@ -133,8 +133,8 @@ def verify(path: Path, against: Optional[Path] = None, *, form: str = "json",
 
 def quantize(path: Path, out: Path, recipe: Path, *, format: Optional[str] = None,
              for_device: Optional[Path] = None, calibrate: Optional[Path] = None,
-             force: bool = False, dry_run: bool = False, pack: bool = False,
-             skip: Strings = (), only: Strings = (), device: Optional[Path] = None,
+             method: Optional[str] = None, imatrix: Optional[Path] = None, force: bool = False, dry_run: bool = False,
+             pack: bool = False, skip: Strings = (), only: Strings = (), device: Optional[Path] = None,
              dtype: Optional[str] = None, allow: Strings = (), kernel: Strings = (),
              place: Strings = (), without: Strings = (), strict: bool = False,
              bias: Optional[str] = None, tokenizer: Optional[Path] = None, form: str = "json",
@@ -143,7 +143,8 @@ def quantize(path: Path, out: Path, recipe: Path, *, format: Optional[str] = Non
 
     format: "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; None: torchao if it can hold
     the result, otherwise nibble. for_device: also plan the result for this machine. calibrate: a
-    text file for -static recipes. force: replace `out`. dry_run: sizes and ledger only. pack: also
+    text file for -static recipes and methods. method: "rtn" or "search"; None: "rtn". imatrix:
+    llama.cpp's importance matrix for "search", instead of a text. force: replace `out`. dry_run: sizes and ledger only. pack: also
     write weights packed for this machine. The rest is as in `Model`. Returns the ledger, sizes in
     bytes and the SQNR of each layer in dB.
 
@@ -154,7 +155,8 @@ def quantize(path: Path, out: Path, recipe: Path, *, format: Optional[str] = Non
                    dtype=dtype, allow=allow, kernel=kernel, place=place, without=without,
                    strict=strict, bias=bias)
     struct = fill(_api.nib_quantize_options(), request=request, for_device=for_device, out=out,
-                  format=format, calibrate=calibrate, force=force, dry_run=dry_run, pack=pack)
+                  format=format, calibrate=calibrate, method=method, imatrix=imatrix, force=force,
+                  dry_run=dry_run, pack=pack)
     model = owner.open(path, tokenizer=tokenizer)
     return owner.report(form, lambda number, sink, err: lib.nib_quantize(
         model.pointer, byref(struct), number, sink, err))

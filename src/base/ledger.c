@@ -408,6 +408,12 @@ static void json_layer(nib_jsonw *w, const nib_ledger_layer *layer)
     nib__jsonw_pair_int(w, "bytes", (int64_t)layer->bytes);
     if (!isnan(layer->sqnr_db))
         nib__jsonw_pair_double(w, "sqnr_db", layer->sqnr_db);
+    if (layer->method != NULL)
+        nib__jsonw_pair_string(w, "method", layer->method);
+    if (layer->method != NULL && layer->objective[0] > 0) {
+        nib__jsonw_pair_double(w, "weighted_error_of_rounding", layer->objective[0]);
+        nib__jsonw_pair_double(w, "weighted_error", layer->objective[1]);
+    }
     if (layer->kept != NULL)
         nib__jsonw_pair_string(w, "kept", layer->kept);
     json_reasons(w, "reasons", layer->reasons, layer->reason_count);

@@ -60,7 +60,11 @@ typedef struct nib_ledger_layer {
     bool bias;
     const char *bias_form; /* "float", "int8", "int32"; NULL: no bias, or unknown */
     uint64_t bytes;
-    double sqnr_db;   /* NaN: not measured */
+    double sqnr_db; /* NaN: not measured */
+    /* How quantizing chose codes; NULL: rounded to nearest. objective: what the method makes small,
+     * of rounding's codes and of the written ones; 0 and 0 until they are written. */
+    const char *method;
+    double objective[2];
     const char *kept; /* by a conversion: "lossless", "lossy", ...; NULL: no conversion */
     nib_reason *reasons;
     size_t reason_count;

@@ -206,6 +206,8 @@ static void render_line(const line *l, widths w, nib_text *out)
         nib__text_str(out, " exact");
     else if (!isnan(l->sqnr_db))
         nib__text_format(out, " %.1f dB", l->sqnr_db);
+    if (layer->method != NULL)
+        nib__text_format(out, " by %s", layer->method);
     nib__text_str(out, "\n");
 }
 

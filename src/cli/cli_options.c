@@ -93,10 +93,19 @@ const option option_table[] = {
      "output format: torchao, nibble, 8da4w, compressed-tensors, gguf, or safetensors for plain "
      "floats",
      ON_CONVERT},
-    {"method", 0, KIND_TEXT, AT(method), "METHOD", "quantization method: rtn (round to nearest)",
+    {"method", 0, KIND_TEXT, AT(method), "METHOD",
+     "how codes are chosen where the recipe does not say: rtn (round to nearest, the default), or "
+     "search "
+     "(the scale of each group with the least squared error, in which inputs count by their mean "
+     "square "
+     "on the --calibrate text)",
      ON_QUANTIZE},
     {"calibrate", 0, KIND_TEXT, AT(calibrate), "FILE",
-     "text file for calibrating the activation scales of -static recipes", ON_QUANTIZE},
+     "text file for calibrating the activation scales of -static recipes, and methods",
+     ON_QUANTIZE},
+    {"imatrix", 0, KIND_TEXT, AT(imatrix), "FILE",
+     "importance matrix of llama.cpp, by which inputs count in --method search, instead of a text",
+     ON_QUANTIZE},
     {"force", 'f', KIND_FLAG, AT(force), NULL, "replace OUT, a file or a model directory",
      ON_WRITE},
     {"pack", 0, KIND_FLAG, AT(pack), NULL,

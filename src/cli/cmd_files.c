@@ -55,7 +55,9 @@ static int quantize(nib_model *model, nib_engine *engine, const settings *s)
                                           .calibrate = s->calibrate,
                                           .force = s->force,
                                           .dry_run = s->dry_run,
-                                          .pack = s->pack};
+                                          .pack = s->pack,
+                                          .method = s->method,
+                                          .imatrix = s->imatrix};
     nib_err err;
     const nib_sink sink = report_sink(s);
     (void)engine;
@@ -70,8 +72,6 @@ int run_quantize(const settings *s)
         return fail_usage("`nibble quantize` needs MODEL and OUT");
     if (!s->recipe)
         return fail_usage("`nibble quantize` needs --recipe; `nibble recipes` lists them");
-    if (s->method && strcmp(s->method, "rtn") != 0)
-        return fail_usage("--method %s is not supported; use rtn (round to nearest)", s->method);
     return with_model(s, "`nibble quantize` needs MODEL and OUT", (nib_model_options){0}, quantize);
 }
 

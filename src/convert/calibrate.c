@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calibration: runs the model as stored over a text and records the input range of every linear
- * layer.
+ * Calibration: runs the model as stored over a text and records the range and the squares of the
+ * inputs of every linear layer.
  */
 #include "convert.h"
 
@@ -9,15 +9,18 @@
 
 enum { CALIBRATE_TEXT_MAX = 64 << 20, CALIBRATE_WINDOW = 2048 };
 
-typedef struct range_recorder {
-    float (*ranges)[2];
+typedef struct recorder {
+    nib_input_stats *stats;
+    bool wants_head; /* the squares of the output layer's inputs */
     bool bad;
     size_t bad_site;
-} range_recorder;
+} recorder;
 
-static void record_ranges(void *ctx, size_t site, const float *x, int64_t ld, int64_t m, int64_t k)
+static void record(void *ctx, size_t site, const float *x, int64_t ld, int64_t m, int64_t k)
 {
-    range_recorder *w = ctx;
+    recorder *w = ctx;
+    nib_input_stats *s = &w->stats[site];
+    s->tokens += m;
     for (int64_t i = 0; i < m; i++) {
         for (int64_t j = 0; j < k; j++) {
             const float v = x[i * ld + j];
@@ -25,13 +28,16 @@ static void record_ranges(void *ctx, size_t site, const float *x, int64_t ld, in
                 w->bad = true;
                 w->bad_site = site;
             }
-            w->ranges[site][0] = v < w->ranges[site][0] ? v : w->ranges[site][0];
-            w->ranges[site][1] = v > w->ranges[site][1] ? v : w->ranges[site][1];
+            s->range[0] = v < s->range[0] ? v : s->range[0];
+            s->range[1] = v > s->range[1] ? v : s->range[1];
         }
+        for (int64_t j = 0; j < k && s->squares != NULL; j++)
+            s->squares[j] += (double)x[i * ld + j] * (double)x[i * ld + j];
     }
 }
 
-static nib_status run_tokens(nib_session *session, const int32_t *ids, size_t count, nib_err *err)
+static nib_status run_tokens(nib_session *session, const int32_t *ids, size_t count,
+                             bool wants_head, nib_err *err)
 {
     const int64_t window = nib__min(session->plan->context, CALIBRATE_WINDOW);
     nib_slot slots[NIB_CHUNK];
@@ -46,9 +52,11 @@ static nib_status run_tokens(nib_session *session, const int32_t *ids, size_t co
         for (int64_t i = 0; i < part; i++) {
             const int64_t position = at + i;
             /* the head has an input only where logits are wanted */
+            const bool wanted =
+                wants_head ? position % NIB_HEAD_EVERY == NIB_HEAD_EVERY - 1 : i + 1 == part;
             slots[i] = (nib_slot){.position = (int32_t)position,
                                   .token = ids[done + (size_t)i],
-                                  .outputs = i + 1 == part ? NIB_SLOT_LOGITS : 0};
+                                  .outputs = wanted ? NIB_SLOT_LOGITS : 0};
         }
         NIB_TRY(nib__runner_step(&session->runner, slots, (size_t)part, &logits, err));
         done += (size_t)part;
@@ -56,7 +64,7 @@ static nib_status run_tokens(nib_session *session, const int32_t *ids, size_t co
     return NIB_OK;
 }
 
-static nib_status calibrate_on_text(nib_session *session, const char *text_path, range_recorder *w,
+static nib_status calibrate_on_text(nib_session *session, const char *text_path, recorder *w,
                                     nib_err *err)
 {
     nib_model *model = session->model;
@@ -73,20 +81,23 @@ static nib_status calibrate_on_text(nib_session *session, const char *text_path,
     NIB_TRY(status);
     if (count == 0)
         status = nib__fail(err, NIB_BAD_INPUT, "%s: the calibration text is empty", text_path);
-    session->runner.observer = (nib_observer){.see = record_ranges, .ctx = w};
+    session->runner.observer = (nib_observer){.see = record, .ctx = w};
     if (status == NIB_OK)
-        status = run_tokens(session, ids, count, err);
+        status = run_tokens(session, ids, count, w->wants_head, err);
     nib__tokenizer_ids_free(tokenizer, ids);
     return status;
 }
 
-nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_request *request,
+nib_status nib__calibrate(nib_input_stats *stats, nib_model *model, const nib_request *request,
                           const char *text_path, nib_err *err)
 {
     const nib_request as_stored = {.dtype = request->dtype, .context = request->context};
     nib_plan *plan = NULL;
     nib_session *session = NULL;
-    range_recorder w = {.ranges = ranges};
+    recorder w = {.stats = stats};
+    for (size_t i = 0; i < model->net.site_count; i++)
+        if (model->net.sites[i].role == NIB_ROLE_HEAD && stats[i].squares != NULL)
+            w.wants_head = true;
     nib_status status = nib_plan_open(&plan, model, &as_stored, err);
     if (status == NIB_OK)
         status = nib_session_open(&session, model, plan, 1, err);
@@ -101,4 +112,22 @@ nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_reques
             "tensor that holds NaN or Inf",
             model->net.sites[w.bad_site].name);
     return status;
+}
+
+nib_status nib__importance(const float **out, const double *squares, int64_t k, nib_arena *arena,
+                           nib_err *err)
+{
+    double sum = 0;
+    *out = NULL;
+    for (int64_t j = 0; j < k; j++)
+        sum += squares[j];
+    if (!(sum > 0))
+        return NIB_OK;
+    float *importance = nib__arena_take(arena, (uint64_t)k, sizeof *importance);
+    if (importance == NULL)
+        return nib__fail_memory(err, (uint64_t)k * sizeof *importance, "the calibration");
+    for (int64_t j = 0; j < k; j++)
+        importance[j] = (float)fmax(squares[j] / (sum / (double)k), 0x1p-20);
+    *out = importance;
+    return NIB_OK;
 }

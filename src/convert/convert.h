@@ -9,19 +9,36 @@
 #include "session_handle.h"
 
 struct nib_quant_device;
-/* Chooses where the arithmetic of quantizing runs, if a device was asked for: adds a ledger line,
- * or fails if the substitution is not allowed. *out is in the ledger's arena, and NULL if the CPU
- * does it. */
+/* Chooses where the arithmetic of quantizing by a method runs, if a device was asked for: adds a
+ * ledger line, or fails if the substitution is not allowed. *out is in the ledger's arena, and NULL
+ * if the CPU does it. */
 nib_status nib__quantize_where(struct nib_quant_device **out, nib_ledger *ledger, nib_model *model,
-                               const nib_quantize_options *options, nib_err *err);
+                               const nib_quantize_options *options, nib_ptq_method method,
+                               nib_err *err);
 /* Makes the plan of the machine that will run the result, which must have an allowed kernel for
  * each layer, and adds its summary as a note. *out is NULL if no machine was named. */
 nib_status nib__quantize_for(nib_plan **out, nib_ledger *ledger, nib_model *model,
                              const nib_quantize_options *options, nib_err *err);
 
-/* Runs the model as stored over a text and finds the smallest and largest input of every linear
- * layer: widens ranges[site][2] from {0, 0}. */
-nib_status nib__calibrate(float (*ranges)[2], nib_model *model, const nib_request *request,
+/* What calibration finds of the inputs of one linear layer. */
+typedef struct nib_input_stats {
+    float range[2]; /* smallest and largest, and 0 */
+    int64_t tokens;
+    /* [k] the sum of the squares of each input over the tokens in f64, ascending; NULL: not
+     * wanted */
+    double *squares;
+} nib_input_stats;
+
+/* The importance of k inputs for nib_quantizer, [k] from the arena: their squares over the mean,
+ * at least 2^-20, so that no group weighs nothing. NULL: no square is above 0. */
+nib_status nib__importance(const float **out, const double *squares, int64_t k, nib_arena *arena,
+                           nib_err *err);
+
+enum { NIB_HEAD_EVERY = 8 }; /* the output layer sees every eighth token, because it is wide */
+
+/* Runs the model as stored over a text and fills stats[site], zeroed but for `squares`. The result
+ * does not depend on the number of threads, or on how the text is divided into steps. */
+nib_status nib__calibrate(nib_input_stats *stats, nib_model *model, const nib_request *request,
                           const char *text_path, nib_err *err);
 
 #endif

@@ -44,13 +44,15 @@ static nib_status fall_back_to_cpu(const nib_quant_device *d, nib_ledger *ledger
 }
 
 /* Finds the row and opens the device; else adds the reasons to the line. */
-static bool find_row(nib_quant_device *d, nib_engine *engine, bool dry_run, nib_ledger *ledger)
+static bool find_row(nib_quant_device *d, nib_engine *engine, nib_ptq_method method, bool dry_run,
+                     nib_ledger *ledger)
 {
     const nib_policy policy = {.cache_bytes = 0};
     nib_ledger_layer *line = &ledger->layers[d->line];
     nib_err why = {NIB_OK, ""};
     nib_query query;
     nib__plan_op_query(&query, NIB_OP_QUANT_W, NIB_TYPE_F32, d->machine);
+    query.fact[NIB_FACT_METHOD] = method;
     d->row = nib__plan_op_best(&query, d->machine);
     if (d->row == NULL) {
         nib__explain_operation(ledger, line, &query, &policy, d->machine);
@@ -63,7 +65,8 @@ static bool find_row(nib_quant_device *d, nib_engine *engine, bool dry_run, nib_
 }
 
 nib_status nib__quantize_where(nib_quant_device **out, nib_ledger *ledger, nib_model *model,
-                               const nib_quantize_options *options, nib_err *err)
+                               const nib_quantize_options *options, nib_ptq_method method,
+                               nib_err *err)
 {
     const nib_request *r = options->request;
     nib_engine *engine = model->engine;
@@ -90,7 +93,7 @@ nib_status nib__quantize_where(nib_quant_device **out, nib_ledger *ledger, nib_m
         return nib__fail_memory(err, sizeof *line, "the ledger");
     line->role = NIB_LEDGER_OPERATION;
     line->asked = line->done = nib__ledger_text(ledger, "codes@%s", asked->name);
-    if (!find_row(d, engine, options->dry_run, ledger))
+    if (!find_row(d, engine, method, options->dry_run, ledger))
         return fall_back_to_cpu(d, ledger, err);
     *out = d;
     return NIB_OK;

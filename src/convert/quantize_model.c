@@ -7,6 +7,7 @@
 #include "bias_codes.h"
 #include "convert_gguf.h"
 #include "convert.h"
+#include "imatrix.h"
 #include "public_struct.h"
 #include "packed.h"
 #include "quantize.h"
@@ -56,10 +57,36 @@ static void keep_in_format(nib_quantize_layer *l, const nib_scheme *stored)
     l->choice.keep = false;
 }
 
+/* The method of layers for which the recipe names none. */
+static nib_status default_method(nib_ptq_method *out, const nib_quantize_options *o, nib_err *err)
+{
+    *out = NIB_PTQ_RTN;
+    if (o->method == NULL || nib__ptq_parse(out, o->method))
+        return NIB_OK;
+    return nib__fail(err, NIB_USAGE, "method \"%.40s\" is not one of rtn, search", o->method);
+}
+
+/* Refuses a method that no layer would use. */
+static nib_status check_method(const work *w, nib_err *err)
+{
+    for (size_t i = 0; i < w->model->net.site_count; i++)
+        if (nib__layer_is_quantized(&w->layers[i]) && !w->layers[i].recode &&
+            !w->layers[i].choice.has_method)
+            return NIB_OK;
+    return w->options->method == NULL
+               ? NIB_OK
+               : nib__fail(err, NIB_USAGE,
+                           "--method %.40s has no effect: no layer is quantized here without a "
+                           "method of its own in the recipe",
+                           w->options->method);
+}
+
 static nib_status choose_layers(work *w, nib_err *err)
 {
     const nib_network *net = &w->model->net;
+    nib_ptq_method method;
     const nib_recipe_layer *layers;
+    NIB_TRY(default_method(&method, w->options, err));
     NIB_TRY(nib__model_recipe(&w->recipe, &layers, w->model, w->options->request, &w->arena, err));
     w->layers = nib__arena_take(&w->arena, net->site_count, sizeof *w->layers);
     if (!w->layers)
@@ -70,42 +97,155 @@ static nib_status choose_layers(work *w, nib_err *err)
         if (l->role == NIB_ROLE_HEAD && net->tied)
             l->source = net->sites[0].name;
         nib__recipe_resolve(&l->choice, w->recipe, &layers[i]);
+        if (!l->choice.has_method)
+            l->choice.method = method;
         if (!is_plain(net, l) || is_gguf(w->options->format))
             keep_in_format(l, &net->sites[i].stored);
+    }
+    return check_method(w, err);
+}
+
+/* Whether a method chooses the codes of a layer by a calibration. */
+static bool is_searched(const nib_quantize_layer *l)
+{
+    return nib__layer_is_quantized(l) && !l->recode && l->choice.method == NIB_PTQ_SEARCH;
+}
+
+static size_t count_searched(const work *w)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < w->model->net.site_count; i++)
+        count += is_searched(&w->layers[i]);
+    return count;
+}
+
+/* Notes the searched layers of which `source` says nothing. */
+static void note_unseen(work *w, const char *source)
+{
+    const nib_quantize_layer *first = NULL;
+    size_t unseen = 0;
+    char a[NIB_SHOWN];
+    for (size_t i = w->model->net.site_count; i-- > 0;)
+        if (is_searched(&w->layers[i]) && w->layers[i].role != NIB_ROLE_EMBED &&
+            w->layers[i].importance == NULL) {
+            first = &w->layers[i];
+            unseen++;
+        }
+    if (unseen > 0)
+        nib__ledger_add_note(&w->ledger, "method",
+                             "search: %s has no inputs of %zu layers, so all their inputs count "
+                             "the same: %s%s",
+                             source, unseen, nib__escape_string(a, first->name),
+                             unseen > 1 ? ", ..." : "");
+}
+
+/* Takes what the layers need from the calibration. */
+static nib_status use_stats(work *w, const nib_input_stats *stats, nib_err *err)
+{
+    for (size_t i = 0; i < w->model->net.site_count; i++) {
+        nib_quantize_layer *l = &w->layers[i];
+        if (is_static(&l->choice))
+            nib__compute_static_scale(&l->act_scale, &l->act_zero, &l->choice.scheme,
+                                      stats[i].range);
+        if (stats[i].squares != NULL)
+            NIB_TRY(nib__importance(&l->importance, stats[i].squares, w->model->net.sites[i].k,
+                                    &w->arena, err));
     }
     return NIB_OK;
 }
 
+/* Runs the model over the calibration text. */
+static nib_status run_calibration(work *w, const char *text, nib_err *err)
+{
+    const nib_network *net = &w->model->net;
+    const bool wants_squares = w->options->imatrix == NULL && count_searched(w) > 0;
+    nib_input_stats *stats = nib__arena_take(&w->arena, net->site_count, sizeof *stats);
+    if (stats == NULL)
+        return nib__fail_memory(err, net->site_count * sizeof *stats, "the calibration");
+    for (size_t i = 0; i < net->site_count && wants_squares; i++) {
+        if (!is_searched(&w->layers[i]) || w->layers[i].role == NIB_ROLE_EMBED)
+            continue;
+        stats[i].squares = nib__arena_take(&w->arena, (uint64_t)net->sites[i].k, sizeof(double));
+        if (stats[i].squares == NULL)
+            return nib__fail_memory(err, (uint64_t)net->sites[i].k * sizeof(double),
+                                    "the calibration");
+    }
+    NIB_TRY(nib__calibrate(stats, w->model, w->options->request, text, err));
+    NIB_TRY(use_stats(w, stats, err));
+    if (wants_squares)
+        note_unseen(w, "the calibration text");
+    return NIB_OK;
+}
+
+static nib_status read_imatrix(work *w, const nib_imatrix *m, nib_err *err)
+{
+    const nib_network *net = &w->model->net;
+    const char *arch = nib__family_of(&net->config)->gguf;
+    size_t used = 0;
+    char a[NIB_SHOWN];
+    for (size_t i = 0; i < net->site_count; i++) {
+        nib_quantize_layer *l = &w->layers[i];
+        const int64_t k = net->sites[i].k;
+        bool found;
+        if (!is_searched(l) || l->role == NIB_ROLE_EMBED)
+            continue;
+        double *squares = nib__arena_take(&w->arena, (uint64_t)k, sizeof *squares);
+        if (squares == NULL)
+            return nib__fail_memory(err, (uint64_t)k * sizeof *squares, "an imatrix");
+        NIB_TRY(nib__imatrix_read(squares, &found, m, arch, l->name, k, err));
+        if (found)
+            NIB_TRY(nib__importance(&l->importance, squares, k, &w->arena, err));
+        used += found;
+    }
+    if (used == 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: none of its %zu entries is of a layer that is searched",
+                         nib__escape_string(a, w->options->imatrix), nib__imatrix_count(m));
+    note_unseen(w, "the imatrix");
+    return NIB_OK;
+}
+
+static nib_status use_imatrix(work *w, nib_err *err)
+{
+    nib_imatrix *m;
+    NIB_TRY(nib__imatrix_open(&m, w->options->imatrix, &w->model->engine->allocator, err));
+    const nib_status status = read_imatrix(w, m, err);
+    nib__imatrix_close(m);
+    return status;
+}
+
 static nib_status calibrate(work *w, nib_err *err)
 {
-    const size_t count = w->model->net.site_count;
-    const char *text = w->options->calibrate;
-    const bool needed = nib__recipe_needs_calibration(w->recipe);
-    if (text && !needed)
+    const char *text = w->options->calibrate, *imatrix = w->options->imatrix;
+    const bool is_static = nib__recipe_needs_calibration(w->recipe);
+    const size_t searched = count_searched(w);
+    if (imatrix && searched == 0)
         return nib__fail(err, NIB_USAGE,
-                         "--calibrate %s has no effect: the recipe has no static activation scales",
-                         text);
-    if (!needed)
-        return NIB_OK;
-    if (!text)
+                         "--imatrix %s has no effect: no layer is quantized by --method search",
+                         imatrix);
+    if (text && !is_static && (searched == 0 || imatrix))
+        return nib__fail(err, NIB_USAGE,
+                         "--calibrate %s has no effect: the recipe has no static activation "
+                         "scales, and no method that %s",
+                         text, imatrix ? "uses a text, as there is an --imatrix" : "uses a text");
+    if (searched > 0 && !text && !imatrix)
+        nib__ledger_add_note(&w->ledger, "method",
+                             "search: all inputs count the same; with --calibrate TEXT each counts "
+                             "by the mean of its squares");
+    if (is_static && !text)
         return nib__fail(
             err, NIB_USAGE,
             "the recipe has static activation scales; give a text to calibrate them with "
             "--calibrate TEXT");
-    if (w->options->dry_run) /* sizes and ledger do not depend on the scales */
+    if (imatrix)
+        NIB_TRY(use_imatrix(w, err));
+    if (!text)
+        return NIB_OK;
+    if (w->options->dry_run) /* sizes and ledger do not depend on the text */
         return nib__path_kind(text) == NIB_PATH_FILE
                    ? NIB_OK
                    : nib__fail(err, NIB_IO, "%s: file not found", text);
-    float(*ranges)[2] = nib__arena_take(&w->arena, count, sizeof *ranges);
-    if (!ranges)
-        return nib__fail_memory(err, count * sizeof *ranges, "ranges");
-    NIB_TRY(nib__calibrate(ranges, w->model, w->options->request, text, err));
-    for (size_t i = 0; i < count; i++) {
-        nib_quantize_layer *l = &w->layers[i];
-        if (is_static(&l->choice))
-            nib__compute_static_scale(&l->act_scale, &l->act_zero, &l->choice.scheme, ranges[i]);
-    }
-    return NIB_OK;
+    return run_calibration(w, text, err);
 }
 
 /* Reports recipe settings that only concern runs and are not stored. */
@@ -386,7 +526,8 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(check_tokenizer(w->model, o->format, o->calibrate, err));
     NIB_TRY(check_pack(w, o->pack, o->format, err));
     NIB_TRY(choose_layers(w, err));
-    NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o, err));
+    NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o,
+                                count_searched(w) > 0 ? NIB_PTQ_SEARCH : NIB_PTQ_RTN, err));
     NIB_TRY(nib__quantize_for(&w->plan, &w->ledger, w->model, o, err));
     add_notes(w);
     nib__ledger_allow(&w->ledger, &o->request->allow);

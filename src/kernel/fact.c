@@ -25,6 +25,7 @@ const char *const nib__zero_names[] = {"none", "int", "float", NULL};
 const char *const nib__layout_hint_names[] = {
     "none", "plain", "cutlass-int4", "tile-packed", "marlin", "opaque", "other", NULL,
 };
+const char *const nib__ptq_names[] = {"rtn", "search", NULL};
 const char *const nib__phase_names[] = {"infer", "forward", "backward", NULL};
 
 #define X(id, stored, name, bits) name,
@@ -34,6 +35,7 @@ const char *const nib__type_names[] = {NIB_TYPES(X) NULL};
 _Static_assert(COUNT(nib__device_names) == NIB_DEVICE_COUNT + 1, "a name for each device");
 _Static_assert(COUNT(nib__maker_names) == NIB_MAKER_COUNT + 1, "a name for each maker");
 _Static_assert(COUNT(nib__layout_hint_names) == NIB_HINT_COUNT + 1, "a name for each layout");
+_Static_assert(COUNT(nib__ptq_names) == NIB_PTQ_COUNT + 1, "a name for each method");
 _Static_assert(COUNT(nib__phase_names) == NIB_PHASE_COUNT + 1, "a name for each phase");
 
 #define X(id, kind, key, owner, noun, names) {NIB_KIND_##kind, key, owner, noun, names},

@@ -117,6 +117,13 @@ typedef enum nib_layout_hint {
     NIB_HINT_COUNT
 } nib_layout_hint;
 
+/* How the codes of a weight are chosen: docs/quantization.md, "Methods". */
+typedef enum nib_ptq_method {
+    NIB_PTQ_RTN,  /* to nearest, under the scale of the scheme's formula */
+    NIB_PTQ_SEARCH, /* to nearest, under the scale with the least weighted squared error */
+    NIB_PTQ_COUNT
+} nib_ptq_method;
+
 /* X(id, kind, key, owner, noun, names of its values or NULL) */
 #define NIB_FACTS(X)                                                                               \
     X(OP, ENUM, "op", "the layer", "the operation", nib__op_names)                                 \
@@ -158,6 +165,7 @@ typedef enum nib_layout_hint {
     X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \
     X(LATENT, FLAG, "latent", "the layer", "values inside keys", NULL)                             \
     X(CACHE, ENUM, "cache", "the request", "the KV cache type", nib__type_names)                   \
+    X(METHOD, ENUM, "method", "the layer", "the method", nib__ptq_names)                           \
     X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \
     X(BUILT, FLAG, "built", "this program", "this kernel", NULL)                                   \
     X(OFFERED, FLAG, "offered", "this run", "this kernel", NULL)
@@ -183,6 +191,7 @@ extern const char *const nib__isa_names[];
 extern const char *const nib__zero_names[];
 extern const char *const nib__layout_hint_names[];
 extern const char *const nib__phase_names[];
+extern const char *const nib__ptq_names[]; /* "rtn", "search" */
 
 /* The facts of one product on one device. */
 typedef struct nib_query {

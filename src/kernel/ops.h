@@ -7,7 +7,7 @@
 #ifndef NIB_OPS_H
 #define NIB_OPS_H
 
-#include "scheme.h"
+#include "fact.h"
 
 enum {
     NIB_SUM_BLOCK = 2048,    /* float sums over k restart after this many elements (whole groups) */
@@ -75,7 +75,10 @@ typedef struct nib_quantizer {
     /* For the whole tensor, set once its range is known. */
     float scale, zero, factor; /* if it has a single scale */
     float tensor_scale;        /* NV4: the scale over the block scales; 0: none */
-    nib_quant_w_run run;       /* the CPU row; NULL: the reference */
+    nib_ptq_method method;
+    /* SEARCH: [k] weight of the squared error of each input, finite, above 0; NULL: all 1 */
+    const float *importance;
+    nib_quant_w_run run; /* the CPU row; NULL: the reference */
 } nib_quantizer;
 
 /* Quantizes rows of weights; if codes is NULL, only computes their ranges.
@@ -89,13 +92,15 @@ typedef struct nib_quant_w {
     const void *rows;       /* [count][k] of `type` */
     nib_type type;          /* F32, BF16 or F16; each value exact in q->source */
     int64_t count;
-    int8_t *codes;   /* [count][k] one per byte: integers, or e4m3 or e2m1 bit patterns */
-    void *scales;    /* [count][groups] of q->scale_type; untouched with one scale per tensor */
-    void *zeros;     /* likewise, in q->zero_type; NULL without zeros */
-    double *sums;    /* [count][2] */
-    float *ranges;   /* [count][2] smallest and largest, if codes is NULL */
-    int32_t *failed; /* [count] */
-    double *room;    /* [count][groups][2] scratch on the device, for GPU rows */
+    int8_t *codes;     /* [count][k] one per byte: integers, or e4m3 or e2m1 bit patterns */
+    void *scales;      /* [count][groups] of q->scale_type; untouched with one scale per tensor */
+    void *zeros;       /* likewise, in q->zero_type; NULL without zeros */
+    double *sums;      /* [count][2] */
+    double *objective; /* [count][2] SEARCH: weighted squared error of rounding's codes and of
+                          these; NULL: not wanted. Groups of the row ascending. */
+    float *ranges;     /* [count][2] smallest and largest, if codes is NULL */
+    int32_t *failed;   /* [count] */
+    double *room;      /* [count][groups][2] scratch on the device, for GPU rows */
 } nib_quant_w;
 
 /* For a product of every row with the weight of its expert, on a device. Experts have one shape,

@@ -28,6 +28,13 @@ nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib
  * own. NIB_UNSUPPORTED for formulas with a fixed type. */
 nib_status nib__quantizer_scales(nib_quantizer *q, nib_type type, nib_err *err);
 
+/* The method of a name; false: there is none. */
+bool nib__ptq_parse(nib_ptq_method *out, const char *name);
+/* Sets the method. importance: as in nib_quantizer. NIB_UNSUPPORTED: the method does not apply to
+ * the scheme. */
+nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const float *importance,
+                                 nib_err *err);
+
 nib_quant_family nib__quant_family(const nib_scheme *scheme);
 /* Whether the whole tensor has one scale and zero. */
 bool nib__quantizer_is_one(const nib_quantizer *q);

@@ -64,6 +64,7 @@ static nib_status open_converted(loading *l, nib_err *err)
         NIB_TRY(
             nib__quantizer_init(&l->quantizer, to, nib__float_type(l->from.scheme.code), k, err));
         NIB_TRY(nib__quantizer_scales(&l->quantizer, l->plan->layer->asked_scales, err));
+        NIB_TRY(nib__quantizer_method(&l->quantizer, l->plan->layer->method, NULL, err));
         l->quantizer.run = nib__quant_w_best(l->net->engine->isa);
         const uint64_t scales = (uint64_t)n * (uint64_t)l->quantizer.groups;
         scale_bytes = scales * (uint64_t)nib__type_bits(l->quantizer.scale_type) / 8;

@@ -26,6 +26,7 @@ typedef struct nib_layer {
     bool bias;
     nib_bias bias_form;             /* as stored, or as quantized at load */
     nib_type scale_type, zero_type; /* as stored, or as the quantizer will store them */
+    nib_ptq_method method;          /* how loading chooses codes */
     nib_type asked_scales;          /* the type that the recipe sets; NONE: any */
     nib_type act_scale_type;        /* F32, or F64 as in a founding case (docs/cases.md) */
     uint64_t stored_bytes;          /* nib__weight_bytes of the stored weight; 0: none stored */

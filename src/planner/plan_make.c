@@ -138,6 +138,8 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
             nib__scheme_is_quantized(&stored) ? NIB_TYPE_BF16 : nib__float_type(stored.code);
         NIB_TRY(nib__quantizer_init(&q, &l->asked, source, s->k, err));
         NIB_TRY(nib__quantizer_scales(&q, l->asked_scales, err));
+        NIB_TRY(nib__quantizer_method(&q, choice.method, NULL, err));
+        l->method = choice.method;
         l->scale_type = q.scale_type;
         l->zero_type = q.zero_type;
     }

@@ -65,6 +65,12 @@ nib_status nib__plan_check_training(nib_plan *p, nib_err *err)
                          "%s: a mixture of experts trains on the CPU only, not on %s; leave out "
                          "--device and --place",
                          nib__arch_name(c->arch), p->machine.name);
+    for (size_t i = 0; p->model->net.training && i < p->model->net.site_count; i++)
+        if (p->layers[i].method != NIB_PTQ_RTN)
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "%s: the recipe's method %s chooses codes once, but training rounds "
+                             "weights to nearest in every step; leave \"method\" out",
+                             p->layers[i].name, nib__ptq_names[p->layers[i].method]);
     return choose_qat(p, err);
 }
 

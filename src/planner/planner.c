@@ -571,6 +571,7 @@ static void plan_layer(planner *p, const nib_layer *layer, nib_layer_plan *out)
     line->rule = layer->rule != NULL ? nib__ledger_text(ledger, "%s", layer->rule) : NULL;
     line->n = layer->n, line->k = layer->k, line->bias = layer->bias;
     line->asked = format_layer(ledger, layer, &layer->asked, d.machine);
+    line->method = layer->method != NIB_PTQ_RTN ? nib__ptq_names[layer->method] : NULL;
     find_binding(p, &d);
     decide(p, line, &d);
     price_input(p, &d, out);

@@ -147,6 +147,8 @@ static nib_status find_source(nib_output_layout *r, const nib_quantize_layer *l,
     nib_status status = nib__quantizer_init(q, &l->choice.scheme, type, out->stored.k, r->err);
     if (status == NIB_OK)
         status = nib__quantizer_scales(q, l->choice.scale_type, r->err);
+    if (status == NIB_OK)
+        status = nib__quantizer_method(q, l->choice.method, l->importance, r->err);
     if (status != NIB_OK)
         return nib__fail_in(r->err, status, nib__escape_string(a, l->name));
     q->run = nib__quant_w_best(r->job->isa);
@@ -190,6 +192,8 @@ static nib_status add_line(nib_output_layout *r, size_t i)
     line->k = o->stored.k;
     line->bias = o->bias.bias != NULL;
     line->sqnr_db = NAN;
+    if (nib__layer_is_quantized(l) && !l->recode && l->choice.method != NIB_PTQ_RTN)
+        line->method = nib__ptq_names[l->choice.method];
     line->bytes = 0; /* shared bytes count for the other name */
     return NIB_OK;
 }

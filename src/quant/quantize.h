@@ -24,6 +24,7 @@ typedef struct nib_quantize_layer {
     bool recode;
     float act_scale; /* calibrated, for static activations */
     int32_t act_zero;
+    const float *importance; /* of choice.method: as in nib_quantizer */
 } nib_quantize_layer;
 
 /* True if the weight becomes codes: neither kept nor only cast. */

@@ -95,7 +95,7 @@ nib_status nib__quantizer_quantize_rows(const nib_quantizer *q, const float *row
     const int64_t scale_bytes = q->groups * (nib__type_bits(q->scale_type) / 8);
     const int64_t zero_bytes = q->groups * (nib__type_bits(q->zero_type) / 8);
     for (int64_t i = 0; i < count; i++) {
-        double sums[2];
+        double sums[2], objective[2] = {0, 0};
         int32_t failed;
         const float *row = rows + i * q->k;
         const nib_quant_w a = {
@@ -107,12 +107,15 @@ nib_status nib__quantizer_quantize_rows(const nib_quantizer *q, const float *row
             .scales = out->scales == NULL ? NULL : (char *)out->scales + i * scale_bytes,
             .zeros = out->zeros == NULL ? NULL : (char *)out->zeros + i * zero_bytes,
             .sums = sums,
+            .objective = objective,
             .failed = &failed};
         (q->run != NULL ? q->run : nib__quant_w__ref)(&a, 0, 1, NULL);
         if (failed != 0)
             return nib__quantizer_fail_row(q, row, first + i, failed, err);
         out->signal += sums[0];
         out->error += sums[1];
+        out->objective[0] += objective[0];
+        out->objective[1] += objective[1];
     }
     return NIB_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weight quantizers, round to nearest: rows of f32 become codes, scales and zeros. Blocks of rows
+ * Weight quantizers: rows of f32 become codes, scales and zeros. Blocks of rows
  * may come in any order, so all cores work on a stream. The formulas are torchao 0.18's
  * (docs/quantization.md lists them), which computes in the weight's own type, `source`.
  */
@@ -15,6 +15,9 @@ typedef struct nib_quantized {
     void *scales;         /* [rows][groups] of scale_type; unused with one scale per tensor */
     void *zeros;          /* the same, of zero_type; NULL without zeros */
     double signal, error; /* accumulated: sums of x^2 and of (x - dequantized x)^2 */
+    /* Accumulated with NIB_PTQ_SEARCH: the weighted squared error of rounding's codes, and of
+     * these. */
+    double objective[2];
 } nib_quantized;
 
 /* If nib__quantizer_needs_scan is true: call nib__quantizer_scan on all rows, with a range that

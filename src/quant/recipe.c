@@ -316,6 +316,8 @@ void nib__recipe_resolve(nib_choice *out, const nib_recipe *recipe, const nib_re
     *out = (nib_choice){.keep = rule->keep,
                         .weight_only = rule->weight_only,
                         .scale_type = rule->scale_type,
+                        .method = rule->has_method ? rule->method : recipe->method,
+                        .has_method = rule->has_method || recipe->has_method,
                         .rule = rule->words,
                         .hint = rule->hint,
                         .hint_text = rule->hint_text};

@@ -7,9 +7,9 @@
 #ifndef NIB_RECIPE_H
 #define NIB_RECIPE_H
 
-#include "fact.h"
 #include "ledger.h"
 #include "match.h"
+#include "quant_w.h"
 
 /* What a layer does in the model. */
 typedef enum nib_role {
@@ -58,6 +58,8 @@ typedef struct nib_choice {
     bool weight_only;  /* kept, and multiplied with float activations whatever its format implies */
     nib_scheme scheme; /* an embedding's has no activations */
     nib_type scale_type;   /* F32, F16 or BF16: type to store scales in; NONE: not given */
+    nib_ptq_method method; /* how codes are chosen; ROUND unless the recipe says otherwise */
+    bool has_method;       /* the recipe names it */
     const char *rule;      /* "recipe", "+head", "--skip lm_head", "rules[2] \"*.mlp.*\"" */
     nib_layout_hint hint;  /* layout that a foreign recipe asks for; the planner decides */
     const char *hint_text; /* as written in the recipe; NULL: none */

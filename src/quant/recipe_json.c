@@ -3,8 +3,8 @@
  * Recipes as JSON: tells the forms apart by their keys, and reads Nibble's own,
  *
  *   {"schema": 1, "skip": [PATTERN], "only": [PATTERN], "filter_fqns": [SUBSTRING],
- *    "rules": [{"match": PATTERN, "scheme": SCHEME | "keep", "layout": NAME}],
- *    "else": SCHEME | "keep"}        or "recipe": NAME instead of "else"
+ *    "rules": [{"match": PATTERN, "scheme": SCHEME | "keep", "layout": NAME, "method": METHOD}],
+ *    "else": SCHEME | "keep", "method": METHOD}       or "recipe": NAME instead of "else"
  *
  * and torchtitan's {"recipe_name": ..., "filter_fqns": [...]} or {"fqns": [...]}, at the top level
  * or in the sections that its configs put around them. Filters and skips go before rules, wherever
@@ -27,10 +27,11 @@ enum {
     K_ELSE = 1 << 6,
     K_RECIPE = 1 << 7,
     K_RECIPE_NAME = 1 << 8,
+    K_METHOD = 1 << 9,
 };
 
 static const char *const keys[] = {"schema", "skip", "only",   "filter_fqns", "fqns",
-                                   "rules",  "else", "recipe", "recipe_name"};
+                                   "rules",  "else", "recipe", "recipe_name", "method"};
 
 /* Settings of torchtitan's converters for its own kernels, which do not change what is
  * quantized. */
@@ -89,6 +90,18 @@ static nib_status read_scheme(nib_recipe *r, nib_json *json, nib_rule *rule, nib
     return NIB_OK;
 }
 
+/* How codes are chosen: "rtn", "search". */
+static nib_status read_method(nib_recipe *r, nib_json *json, nib_ptq_method *out, nib_err *err)
+{
+    const char *name = nib__json_expect(json, NIB_JSON_STRING) ? nib__recipe_string(r, json) : NULL;
+    if (name == NULL)
+        return nib__json_status(json, err);
+    if (nib__ptq_parse(out, name))
+        return NIB_OK;
+    return nib__recipe_fail(json, NIB_BAD_INPUT, err, "method \"%s\" is unknown%s", name,
+                            nib__recipe_suggest(r, name, "methods", nib__ptq_names, NIB_PTQ_COUNT));
+}
+
 static nib_status add_pattern_rule(nib_recipe *r, nib_json *json, const nib_rule *rule,
                                    nib_err *err)
 {
@@ -100,7 +113,7 @@ static nib_status add_pattern_rule(nib_recipe *r, nib_json *json, const nib_rule
 /* Reads one {"match", "scheme"}, whose OBJECT was just read. */
 static nib_status read_rule(nib_recipe *r, nib_json *json, int index, nib_err *err)
 {
-    static const char *const members[] = {"match", "scheme", "layout"};
+    static const char *const members[] = {"match", "scheme", "layout", "method"};
     nib_rule rule = {.match = NIB_MATCH_NAME, .reach = NIB_REACH_ANY, .source = ++r->sources};
     unsigned seen = 0;
     while (nib__json_next(json) == NIB_JSON_KEY) {
@@ -116,6 +129,11 @@ static nib_status read_rule(nib_recipe *r, nib_json *json, int index, nib_err *e
             NIB_TRY(read_scheme(r, json, &rule, err));
             continue;
         }
+        if (which == 3) {
+            rule.has_method = true;
+            NIB_TRY(read_method(r, json, &rule.method, err));
+            continue;
+        }
         const char *text =
             nib__json_expect(json, NIB_JSON_STRING) ? nib__recipe_string(r, json) : NULL;
         if (text == NULL)
@@ -128,6 +146,9 @@ static nib_status read_rule(nib_recipe *r, nib_json *json, int index, nib_err *e
     if ((seen & 3U) != 3U)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err, "rules[%d] lacks \"%s\"", index,
                                 members[seen & 1U ? 1 : 0]);
+    if (rule.has_method && rule.keep)
+        return nib__recipe_fail(json, NIB_BAD_INPUT, err,
+                                "rules[%d] has a method, but keeps its layers as stored", index);
     rule.words = nib__recipe_format(r, "rules[%d] \"%s\"", index, rule.text);
     return add_pattern_rule(r, json, &rule, err);
 }
@@ -276,6 +297,7 @@ static nib_status read_member(nib_recipe *r, nib_json *json, unsigned key, own_f
         form->recipe = nib__json_expect(json, NIB_JSON_STRING) ? nib__recipe_string(r, json) : NULL;
         return form->recipe == NULL ? nib__json_status(json, err) : NIB_OK;
     case K_RECIPE_NAME: return read_torchtitan_scheme(r, json, &form->scheme, err);
+    case K_METHOD: return read_method(r, json, &r->method, err);
     case K_FQNS: return read_list(r, json, key, "fqns", &form->scheme, &form->fqns, err);
     case K_SKIP: return read_list(r, json, key, "skip", NULL, &count, err);
     case K_ONLY: return read_list(r, json, key, "only", NULL, &count, err);
@@ -350,7 +372,9 @@ static nib_status add_rest(nib_recipe *r, nib_json *json, own_form *form, nib_er
 static nib_status read_own(nib_recipe *r, nib_json *json, nib_err *err)
 {
     own_form form = {0};
-    NIB_TRY(read_pass(r, *json, K_SCHEMA | K_SKIP | K_ONLY | K_FILTER | K_RECIPE_NAME, &form, err));
+    NIB_TRY(read_pass(r, *json, K_SCHEMA | K_SKIP | K_ONLY | K_FILTER | K_RECIPE_NAME | K_METHOD,
+                      &form, err));
+    r->has_method = (form.seen & K_METHOD) != 0;
     const unsigned ends = form.seen & (K_ELSE | K_RECIPE | K_RECIPE_NAME);
     if ((ends & (ends - 1)) != 0)
         return nib__recipe_fail(

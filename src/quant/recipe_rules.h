@@ -40,8 +40,10 @@ typedef struct nib_rule {
     nib_pattern *pattern;   /* NULL for ALL and SUBSTRING */
     bool keep, weight_only; /* as in nib_choice */
     nib_scheme scheme;
-    nib_type scale_type; /* as in nib_choice */
-    const char *words;   /* names the rule in the ledger */
+    nib_type scale_type;   /* as in nib_choice */
+    nib_ptq_method method; /* as in nib_choice */
+    bool has_method;
+    const char *words; /* names the rule in the ledger */
     nib_layout_hint hint;
     const char *hint_text;
     bool may_miss; /* matching no layer is a line in the ledger, not an error */
@@ -63,7 +65,9 @@ struct nib_recipe {
     nib_allocator allocator;
     nib_arena arena;
     const char *text, *dtype, *device;
-    bool untie; /* the file asks for an untied output */
+    bool untie;            /* the file asks for an untied output */
+    nib_ptq_method method; /* of rules without one, if has_method */
+    bool has_method;
     nib_pattern_budget budget;
     nib_rule *rules;
     size_t rule_count, rule_capacity;

@@ -58,6 +58,7 @@ typedef struct block {
     uint8_t *scales, *zeros;  /* of the whole tensor, [n][groups] */
     float *group_values;      /* [threads][2][groups]: of a row, for layouts in blocks */
     double *signal, *error;   /* [n] */
+    double (*objective)[2];   /* [n]: nib_quantized.objective */
     float (*ranges)[2];       /* [threads], for one scale per tensor */
     nib_quant_device *device; /* NULL: this CPU makes the codes */
     float *sent;              /* [block][k] rows sent to a device as f32; NULL: sent as stored */
@@ -162,6 +163,8 @@ static void quantize_rows(void *ctx, int worker, int64_t begin, int64_t end)
         code_row(b, worker, i, &out);
         b->signal[b->first + i] = out.signal;
         b->error[b->first + i] = out.error;
+        b->objective[b->first + i][0] = out.objective[0];
+        b->objective[b->first + i][1] = out.objective[1];
         if (b->packed != NULL)
             pack_row(b, worker, &out,
                      b->packed + i * nib__file_layout_row_bytes(&r->storage, r->quantizer.k));
@@ -503,13 +506,14 @@ static bool allocate_buffers(nib_arena *arena, block *b, int64_t rows, int threa
     b->group_values = nib__arena_take(arena, 2 * t * (uint64_t)q->groups, sizeof *b->group_values);
     b->signal = nib__arena_take(arena, n, sizeof *b->signal);
     b->error = nib__arena_take(arena, n, sizeof *b->error);
+    b->objective = nib__arena_take(arena, n, sizeof *b->objective);
     b->ranges = nib__arena_take(arena, t, sizeof *b->ranges);
     b->errs = nib__arena_take(arena, t, sizeof *b->errs);
     b->bad = nib__arena_take(arena, t, sizeof *b->bad);
     for (int i = 0; i < threads && b->bad != NULL; i++)
         b->bad[i] = INT64_MAX;
     return b->rows && b->codes && (b->packed || !packed) && b->scales && b->group_values &&
-           b->signal && b->error && b->ranges && b->errs && b->bad &&
+           b->signal && b->error && b->objective && b->ranges && b->errs && b->bad &&
            (b->zeros || q->zero_type == NIB_TYPE_NONE);
 }
 
@@ -667,7 +671,7 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
 {
     const int64_t n = r->from->shape[0], k = r->quantizer.k;
     int64_t rows = nib__stream_block_rows(r);
-    double signal = 0, error = 0, change = 0;
+    double signal = 0, error = 0, change = 0, objective[2] = {0, 0};
     const nib_quant_device *device = s->job->device;
     b->device = device != NULL && device->gpu != NULL ? s->job->device : NULL;
     if (b->device == NULL)
@@ -681,10 +685,15 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
     for (int64_t i = 0; i < n; i++) {
         signal += b->signal[i];
         error += b->error[i];
+        objective[0] += b->objective[i][0];
+        objective[1] += b->objective[i][1];
     }
     NIB_TRY(put_scales(s, r, b, err));
-    if (r->line != SIZE_MAX)
-        s->ledger->layers[r->line].sqnr_db = nib__sqnr_db(signal, error);
+    if (r->line != SIZE_MAX) {
+        nib_ledger_layer *line = &s->ledger->layers[r->line];
+        line->sqnr_db = nib__sqnr_db(signal, error);
+        memcpy(line->objective, objective, sizeof objective);
+    }
     if (r->from->type == NIB_TYPE_F64)
         report_f64(s, r, change, "quantized from its f32 values");
     return NIB_OK;

@@ -21,6 +21,37 @@ refused 2 '*static*--calibrate TEXT' quantize m q --recipe int8dq-static --dry-r
 refused 6 'nosuch: *' quantize m q --recipe int8dq-static --calibrate nosuch --dry-run
 check 'a dry run with --calibrate' nibble quantize m q --recipe int8dq-static --calibrate text.txt --dry-run
 
+# methods: the ledger has both errors; the same bytes for any number of threads; a rule has a method of its own
+nibble quantize m q --recipe int4wo-sym --method search --calibrate text.txt --json --threads 1 >q.json
+equal 'layers by search' 36 "$(grep -o '"method": *"search"' q.json | wc -l)"
+equal 'their errors, of rounding and of search' 72 "$(grep -o -E '"weighted_error(_of_rounding)?": *[0-9]' q.json | wc -l)"
+check 'search says how much better it is' grep -q 'search: 36 layers; their weighted squared error is [0-9.]* % below that of rounding' q.json
+nibble quantize m q2 --recipe int4wo-sym --method search --calibrate text.txt --quiet --threads 2
+check 'threads change no byte' cmp q/model.safetensors q2/model.safetensors
+check 'verify codes of search' nibble verify q
+rm -rf q q2
+echo '{"rules": [{"match": "*.mlp.*", "scheme": "mxfp4", "method": "search"}], "else": "8da4w"}' >rules.json
+nibble quantize m q --recipe rules.json >out
+check 'a rule has a method' grep -q 'mlp.gate_proj .* by search$' out
+refuted=$(grep -c 'q_proj .* by search$' out)
+equal 'other rules round' 0 "$refuted"
+check 'without a text it says so' grep -q 'search: all inputs count the same' out
+rm -rf q out
+echo '{"method": "search", "recipe": "8da4w"}' >all.json
+nibble quantize m q --recipe all.json >out
+check 'the method of all rules' grep -q 'q_proj .* by search$' out
+nibble generate m --recipe all.json -n 8 --temp 0 --quiet >a 2>/dev/null
+nibble generate q -n 8 --temp 0 --quiet >b 2>/dev/null
+check 'loading by search gives the same text as quantizing' cmp a b
+rm -rf q out a b
+refused 2 'method "nosuch" is not one of rtn, search' quantize m q --recipe 8da4w --method nosuch
+refused 3 '*one scale for the whole tensor*' quantize m q --recipe int8wo-tensor --method search
+refused 2 '--method search has no effect: *' quantize m q --recipe all.json --method search
+echo '{"rules": [{"match": "*", "scheme": "keep", "method": "search"}]}' >keep.json
+refused 3 '*rules\[0\] has a method, but keeps its layers as stored' quantize m q --recipe keep.json
+echo '{"method": "serach", "recipe": "8da4w"}' >typo.json
+refused 3 '*method "serach" is unknown; did you mean search' quantize m q --recipe typo.json
+
 nibble quantize m q --recipe 8da4w --json 2>err | members quantize schema=1 'format="torchao"' bytes_before=int bytes_after=int files=1 layers[].name=str \
     layers[].asked=str layers[].done=str counts.substituted=0
 equal 'quantize --json prints nothing on stderr' '' "$(cat err)"

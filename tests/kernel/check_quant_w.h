@@ -16,6 +16,8 @@ typedef struct quant_w_case {
     int64_t rows, k;
     value_class values;
     int power; /* every value is multiplied by 2^power */
+    nib_ptq_method method;
+    bool has_importance;
 } quant_w_case;
 
 /* %s stands for a group in bases that allow groups. */
@@ -87,6 +89,7 @@ static nib_quant_w quant_w_arguments(memory *m, const nib_quantizer *q, const qu
     a.zeros = q->zero_type != NIB_TYPE_NONE ? take(m, scales * 4) : NULL;
     a.sums = take(m, n * 2 * sizeof *a.sums);
     a.failed = take(m, n * sizeof *a.failed);
+    a.objective = q->method != NIB_PTQ_RTN ? take(m, n * 2 * sizeof *a.objective) : NULL;
     a.room = take(m, scales * 2 * sizeof *a.room);
     return a;
 }
@@ -130,7 +133,8 @@ static bool same_quant_w(verdict *v, const nib_quant_w *got, const nib_quant_w *
                        groups * nib__type_bits(q->scale_type) / 8) ||
             !same_part(v, "zeros", got->zeros, want->zeros, i,
                        groups * nib__type_bits(q->zero_type) / 8) ||
-            !same_part(v, "sums", got->sums, want->sums, i, 16))
+            !same_part(v, "sums", got->sums, want->sums, i, 16) ||
+            !same_part(v, "objective", got->objective, want->objective, i, 16))
             return false;
     }
     return true;
@@ -182,6 +186,10 @@ static bool check_quant_w_case(verdict *v, const nib_kernel *row, const nib_kern
         return broken(v, "%s has no quantizer", c->scheme);
     (void)nib__quantizer_scales(&q, c->scales, NULL); /* some formulas have only one scale type */
     const void *rows = quant_w_rows(&m, c, r);
+    float *importance = c->has_importance ? take(&m, (size_t)c->k * sizeof(float)) : NULL;
+    for (int64_t j = 0; importance != NULL && j < c->k; j++)
+        importance[j] = ldexpf(1 + (float)below(r, 1000) / 1000, (int)below(r, 12) - 6);
+    (void)nib__quantizer_method(&q, c->method, importance, NULL); /* not for one scale in all */
     bool good = check_ranges(v, &m, row, ref, &q, c, rows);
     const nib_quant_w want = quant_w_arguments(&m, &q, c, rows),
                       got = quant_w_arguments(&m, &q, c, rows);
@@ -215,15 +223,18 @@ static bool check_quant_w(verdict *v, const nib_kernel *row, const nib_kernel *r
             c.k = quant_w_widths[below(&r, COUNT(quant_w_widths))];
             c.values = (value_class)(below(&r, 2) == 0 ? VALUES_RANDOM : below(&r, VALUES_COUNT));
             c.power = powers[below(&r, COUNT(powers))];
+            if (row->gpu == NULL && below(&r, 2) == 0) /* GPUs only round */
+                c.method = NIB_PTQ_SEARCH;
+            c.has_importance = below(&r, 2) == 0;
             if (!check_quant_w_case(v, row, ref, &scheme, &c, &r)) {
                 char text[sizeof v->text];
                 snprintf(text, sizeof text, "%s", v->text);
                 return broken(v,
                               "%.300s (%" PRId64 " rows of %" PRId64 ", %s of %s in %s, %s scales, "
-                              "%s values times 2^%d)",
+                              "%s values times 2^%d, by %s)",
                               text, c.rows, c.k, c.scheme, nib__type_name(c.source),
                               nib__type_name(c.type), nib__type_name(c.scales),
-                              class_names[c.values], c.power);
+                              class_names[c.values], c.power, nib__ptq_names[c.method]);
             }
             v->cases++;
         }

@@ -68,6 +68,30 @@ nib_status nib__quantizer_scales(nib_quantizer *q, nib_type type, nib_err *err)
     return NIB_OK;
 }
 
+bool nib__ptq_parse(nib_ptq_method *out, const char *name)
+{
+    for (int i = 0; i < NIB_PTQ_COUNT; i++)
+        if (strcmp(name, nib__ptq_names[i]) == 0) {
+            *out = (nib_ptq_method)i;
+            return true;
+        }
+    return false;
+}
+
+nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const float *importance,
+                                 nib_err *err)
+{
+    char name[64];
+    if (method == NIB_PTQ_SEARCH && nib__quantizer_is_one(q))
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "the method search chooses scales of groups or rows, and %s has one scale "
+                         "for the whole tensor; use rows, or the method rtn",
+                         nib__scheme_name(name, &q->scheme));
+    q->method = method;
+    q->importance = importance;
+    return NIB_OK;
+}
+
 bool nib__quantizer_needs_scan(const nib_quantizer *q)
 {
     return nib__quantizer_is_one(q) || nib__scheme_has_tensor_scale(&q->scheme);

@@ -320,6 +320,8 @@ NIB_INLINE void add_error(const nib_quantizer *q, double sums[2], const int8_t *
     sums[1] += s.error[0];
 }
 
+#include "quant_w_search.h"
+
 /* ---- rows ---- */
 
 /* Smallest and largest value; false if one is NaN or infinite. Compares integers that order like
@@ -369,8 +371,10 @@ typedef struct group {
     const nib_quantizer *q;
     nib_quant_family family;
     int8_t *codes;
-    double *sums; /* sums of the row */
-    params p;     /* the tensor's if it has one scale, else set to the group's */
+    double *sums;      /* sums of the row */
+    const float *w;    /* importance of the group's inputs; NULL: all 1 */
+    double *objective; /* of the row */
+    params p;          /* the tensor's if it has one scale, else set to the group's */
 } group;
 
 /* Returns 0, or 1 if a value is not finite, or 2 if there is no finite scale. */
@@ -390,6 +394,8 @@ NIB_INLINE int quantize_group(group *g, const float *x, int64_t count)
             return 2;
         codes_of(q, g->family, g->codes, x, count, g->p);
     }
+    if (q->method == NIB_PTQ_SEARCH)
+        search_group(q, g->family, x, g->w, count, low, high, &g->p, g->codes, g->objective);
     add_error(q, g->sums, g->codes, x, count, g->p);
     return 0;
 }
@@ -413,10 +419,13 @@ static int32_t quantize_row(const nib_quant_w *a, const float *x, int64_t row)
                 .family = nib__quant_family(&q->scheme),
                 .sums = a->sums + 2 * row,
                 .p = {.scale = q->scale, .zero = q->zero, .factor = q->factor}};
-    to.sums[0] = to.sums[1] = 0;
+    double objective[2] = {0, 0};
+    to.objective = a->objective != NULL ? a->objective + 2 * row : objective;
+    to.sums[0] = to.sums[1] = to.objective[0] = to.objective[1] = 0;
     for (int64_t g = 0; g < q->groups; g++) {
         const int64_t k0 = g * size, count = nib__min(size, q->k - k0), at = row * q->groups + g;
         to.codes = a->codes + row * q->k + k0;
+        to.w = q->importance != NULL ? q->importance + k0 : NULL;
         const int failed = count == 32   ? group_of_32(&to, x + k0)
                            : count == 16 ? group_of_16(&to, x + k0)
                                          : group_of_any(&to, x + k0, count);
