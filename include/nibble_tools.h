@@ -74,13 +74,12 @@ typedef struct nib_quantize_options {
     bool dry_run; /* sizes and ledger only */
     bool pack;    /* also write OUT/nibble.pack, weights packed for this machine, and
                            OUT/nibble.tokens, the tokenizer's tables */
-    /* How codes are chosen where the recipe does not say: "rtn", round to nearest; "search", the scale
-     * with the least squared error, in which each input counts by the mean of its squares on the
-     * text `calibrate`, or all the same without it. NULL: "rtn" */
+    /* How codes are chosen where the recipe does not say: "rtn", round to nearest; "search", the
+     * scale with the least squared error, in which each input counts by the mean of its squares on
+     * the text `calibrate`, or all the same without it. NULL: "rtn" */
     const char *method;
-    const char
-        *imatrix; /* llama.cpp's importance matrix, for the method search instead of the text;
-                            NULL: none */
+    /* llama.cpp's importance matrix, for the method search instead of a text; NULL: none */
+    const char *imatrix;
     uint64_t reserved[2];
 } nib_quantize_options;
 

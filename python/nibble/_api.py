@@ -233,7 +233,8 @@ class nib_piece(Structure):
 class nib_quantize_options(Structure):
     _fields_ = [("size", c_size_t), ("request", POINTER(nib_request)), ("for_device", c_char_p),
                 ("out", c_char_p), ("format", c_char_p), ("calibrate", c_char_p), ("force", c_bool),
-                ("dry_run", c_bool), ("pack", c_bool), ("reserved", c_uint64 * 4)]
+                ("dry_run", c_bool), ("pack", c_bool), ("method", c_char_p), ("imatrix", c_char_p),
+                ("reserved", c_uint64 * 2)]
 
 
 class nib_convert_options(Structure):

@@ -120,6 +120,7 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_NOTE, "host", "what stays on the host while a device trains"},
     {NIB_LEDGER_NOTE, "lookup", "prompt lookup drafts several tokens per step"},
     {NIB_LEDGER_NOTE, "memory", "bytes of weights, KV cache and buffers"},
+    {NIB_LEDGER_NOTE, "method", "which method chose codes, and what it gained over rounding"},
     {NIB_LEDGER_NOTE, "moves", "copies between a device and its host"},
     {NIB_LEDGER_NOTE, "packed",
      "the cache of packed weights and tokenizer tables beside the model"},

@@ -20,9 +20,9 @@ typedef struct list {
 typedef struct settings {
     list arguments; /* MODEL, OUT, ... */
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
-        *calibrate, *imatrix, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg,
-        *speed, *for_device, *sweep, *peer, *peer_model, *cache_type, *cache_dir, *host, *key_file,
-        *name, *chat_template, *schema, *sandbox, *draft, *draft_recipe;
+        *calibrate, *imatrix, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer,
+        *isa, *svg, *speed, *for_device, *sweep, *peer, *peer_model, *cache_type, *cache_dir, *host,
+        *key_file, *name, *chat_template, *schema, *sandbox, *draft, *draft_recipe;
     unsigned long long seed, memory;
     unsigned long long body_limit;
     list skip, only, allow, kernel, place, without, stop, origins;

@@ -5,6 +5,7 @@
 #include "arm.h"
 
 #if NIB_BUILT_ARM
+#define NIB_LANES_NEON
 #define NIB_QUANT_W nib__quant_w__neon
 #include "quant_w_body.h"
 #endif

@@ -17,6 +17,7 @@
 #include "gguf_blocks.h"
 #include "kernel.h"
 #include "float_formats.h"
+#include "lanes.h"
 #include "quant_w.h"
 
 #include <math.h>
@@ -298,15 +299,13 @@ NIB_INLINE void add_to_lanes(losses *s, const int8_t *codes, const float *x, int
 NIB_INLINE void add_error(const nib_quantizer *q, double sums[2], const int8_t *codes,
                           const float *x, int64_t count, params p)
 {
-    losses s;
+    losses s = {.signal = {0}};
     int64_t lanes = NIB_QUANT_LANES, j = 0;
     s.scale = q->tensor_scale != 0 ? p.scale * q->tensor_scale : p.scale;
     s.before = q->scheme.zero == NIB_ZERO_INT ? p.zero : 0;
     s.after = q->scheme.zero == NIB_ZERO_FLOAT ? p.zero : 0;
     while (lanes / 2 >= count) /* the other lanes would add 0 */
         lanes /= 2;
-    for (int64_t l = 0; l < lanes; l++)
-        s.signal[l] = s.error[l] = 0;
     if (lanes == NIB_QUANT_LANES)
         for (; count - j >= NIB_QUANT_LANES; j += NIB_QUANT_LANES)
             add_to_lanes(&s, codes + j, x + j, NIB_QUANT_LANES, q->scheme.code);
