@@ -132,7 +132,7 @@ static nib_status read_gguf(nib_imatrix *m, nib_err *err)
     NIB_TRY(nib__gguf_string(&type, &size, &found, file.gguf, "general.type", err));
     if (!found || size != 7 || memcmp(type, "imatrix", 7) != 0)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: is a GGUF file, but general.type is not \"imatrix\"",
+                         "%s is a GGUF file, but general.type is not \"imatrix\"",
                          nib__escape_string(a, m->path));
     NIB_TRY(allocate_entries(m, file.count, err));
     for (size_t i = 0; i < file.count; i++)
@@ -169,7 +169,7 @@ static nib_status fail_older(const nib_imatrix *m, size_t index, nib_err *err)
 {
     char a[NIB_SHOWN];
     return nib__fail(err, NIB_BAD_INPUT,
-                     "%s: is not an imatrix of llama.cpp, or is cut short in entry %zu",
+                     "%s is not an imatrix of llama.cpp, or is cut short in entry %zu",
                      nib__escape_string(a, m->path), index);
 }
 

@@ -12,14 +12,16 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "gguf_build.h"
+#include "refused.h"
 #include "safetensors_build.h"
 
 enum { K = 4, EXPERTS = 3, F32 = 0 };
 
-static char folder[256];
+static char folder[256], before[4096];
 static nib_allocator allocator;
 
 typedef struct matrix {
@@ -35,17 +37,7 @@ static const matrix usual[] = {{"blk.0.attn_q.weight", 1, plain, count_of_8},
                                {"blk.1.attn_qkv.weight", 1, plain, count_of_8},
                                {"blk.0.ffn_up_exps.weight", EXPERTS, experts, expert_counts}};
 
-static const char *path_of(const char *name)
-{
-    static char path[300];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static void save(const char *name, const gguf_file *f)
-{
-    write_bytes(path_of(name), f->bytes, f->size);
-}
+static void save(const char *name, const gguf_file *f) { write_bytes(name, f->bytes, f->size); }
 
 /* A GGUF with `count` matrices, whose general.type is `type`. */
 static void build_gguf(gguf_file *f, const char *type, const matrix *all, size_t count)
@@ -108,7 +100,7 @@ static void test_both_forms(void **state)
         else
             build_gguf(&f, "imatrix", usual, COUNT(usual));
         save("m", &f);
-        assert_int_equal(nib__imatrix_open(&m, path_of("m"), &allocator, &err), NIB_OK);
+        assert_int_equal(nib__imatrix_open(&m, "m", &allocator, &err), NIB_OK);
         assert_int_equal(nib__imatrix_count(m), COUNT(usual));
         check_layer(m, "qwen3moe", "model.layers.0.self_attn.q_proj", plain);
         check_layer(m, "qwen3moe", "model.layers.0.mlp.experts.0.up_proj", experts);
@@ -133,14 +125,15 @@ static void test_another_model(void **state)
     (void)state;
     build_gguf(&f, "imatrix", usual, COUNT(usual));
     save("m", &f);
-    assert_int_equal(nib__imatrix_open(&m, path_of("m"), &allocator, &err), NIB_OK);
-    assert_int_equal(nib__imatrix_read(squares, &found, m, "qwen3moe",
-                                       "model.layers.0.self_attn.q_proj", 2 * K, &err),
-                     NIB_BAD_INPUT);
-    assert_non_null(strstr(err.text, "reads 8 inputs"));
-    assert_int_equal(nib__imatrix_read(squares, &found, m, "qwen3moe",
-                                       "model.layers.0.mlp.experts.3.up_proj", K, &err),
-                     NIB_BAD_INPUT);
+    assert_int_equal(nib__imatrix_open(&m, "m", &allocator, &err), NIB_OK);
+    refused(NIB_BAD_INPUT,
+            nib__imatrix_read(squares, &found, m, "qwen3moe", "model.layers.0.self_attn.q_proj",
+                              2 * K, &err),
+            &err);
+    refused(NIB_BAD_INPUT,
+            nib__imatrix_read(squares, &found, m, "qwen3moe",
+                              "model.layers.0.mlp.experts.3.up_proj", K, &err),
+            &err);
     nib__imatrix_close(m);
 }
 
@@ -148,7 +141,7 @@ static void refuse(const char *name, const char *words)
 {
     nib_imatrix *m = NULL;
     nib_err err;
-    assert_int_equal(nib__imatrix_open(&m, path_of(name), &allocator, &err), NIB_BAD_INPUT);
+    refused(NIB_BAD_INPUT, nib__imatrix_open(&m, name, &allocator, &err), &err);
     if (strstr(err.text, words) == NULL)
         fail_msg("%s does not say %s", err.text, words);
 }
@@ -183,13 +176,14 @@ static int make_folder(void **state)
 {
     (void)state;
     allocator = nib__allocator_default();
-    (void)make_directory(folder);
-    return 0;
+    assert_non_null(getcwd(before, sizeof before));
+    return chdir(make_directory(folder)); /* so that messages name files without their folder */
 }
 
 static int remove_folder(void **state)
 {
     (void)state;
+    assert_int_equal(chdir(before), 0);
     drop_directory(folder);
     return 0;
 }
