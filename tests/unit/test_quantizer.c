@@ -55,8 +55,12 @@ static nib_status quantize(result *r, const char *scheme, nib_type source, const
     const int64_t scale_row = r->q.groups * nib__type_bits(r->q.scale_type) / 8;
     const int64_t zero_row = r->q.groups * nib__type_bits(r->q.zero_type) / 8;
     for (int64_t i = 0; i < n; i += block) {
-        nib_quantized out = {r->codes + i * k, r->scales + i * scale_row, r->zeros + i * zero_row,
-                             r->signal, r->error, NULL};
+        nib_quantized out = {r->codes + i * k,
+                             r->scales + i * scale_row,
+                             r->zeros + i * zero_row,
+                             r->signal,
+                             r->error,
+                             {0, 0}};
         NIB_TRY(
             nib__quantizer_quantize_rows(&r->q, x + i * k, i, nib__min(block, n - i), &out, err));
         r->signal = out.signal;
