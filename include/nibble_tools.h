@@ -76,7 +76,9 @@ typedef struct nib_quantize_options {
                            OUT/nibble.tokens, the tokenizer's tables */
     /* How codes are chosen where the recipe does not say: "rtn", round to nearest; "search", the
      * scale with the least squared error, in which each input counts by the mean of its squares on
-     * the text `calibrate`, or all the same without it. NULL: "rtn" */
+     * the text `calibrate`, or all the same without it; "gptq", which also lets each code make up
+     * for the errors of those before it, by the second moments of the inputs on `calibrate`, layer
+     * by layer on the activations of the quantized layers before. NULL: "rtn" */
     const char *method;
     /* llama.cpp's importance matrix, for the method search instead of a text; NULL: none */
     const char *imatrix;

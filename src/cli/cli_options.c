@@ -94,11 +94,10 @@ const option option_table[] = {
      "floats",
      ON_CONVERT},
     {"method", 0, KIND_TEXT, AT(method), "METHOD",
-     "how codes are chosen where the recipe does not say: rtn (round to nearest, the default), or "
-     "search "
-     "(the scale of each group with the least squared error, in which inputs count by their mean "
-     "square "
-     "on the --calibrate text)",
+     "how codes are chosen where the recipe does not say: rtn (round to nearest, the default), "
+     "search (the scale of each group with the least squared error, in which inputs count by their "
+     "mean square on the --calibrate text), or gptq (search, and each code makes up for the errors "
+     "of those before it; needs --calibrate)",
      ON_QUANTIZE},
     {"calibrate", 0, KIND_TEXT, AT(calibrate), "FILE",
      "text file for calibrating the activation scales of -static recipes, and methods",

@@ -7,6 +7,7 @@
 #include "bias_codes.h"
 #include "convert_gguf.h"
 #include "convert.h"
+#include "gptq.h"
 #include "imatrix.h"
 #include "public_struct.h"
 #include "packed.h"
@@ -63,7 +64,7 @@ static nib_status default_method(nib_ptq_method *out, const nib_quantize_options
     *out = NIB_PTQ_RTN;
     if (o->method == NULL || nib__ptq_parse(out, o->method))
         return NIB_OK;
-    return nib__fail(err, NIB_USAGE, "method \"%.40s\" is not one of rtn, search", o->method);
+    return nib__fail(err, NIB_USAGE, "method \"%.40s\" is not one of rtn, search, gptq", o->method);
 }
 
 /* Refuses a method that no layer would use. */
@@ -111,11 +112,13 @@ static bool is_searched(const nib_quantize_layer *l)
     return nib__layer_is_quantized(l) && !l->recode && l->choice.method == NIB_PTQ_SEARCH;
 }
 
-static size_t count_searched(const work *w)
+static size_t count_method(const work *w, nib_ptq_method method)
 {
     size_t count = 0;
-    for (size_t i = 0; i < w->model->net.site_count; i++)
-        count += is_searched(&w->layers[i]);
+    for (size_t i = 0; i < w->model->net.site_count; i++) {
+        const nib_quantize_layer *l = &w->layers[i];
+        count += nib__layer_is_quantized(l) && !l->recode && l->choice.method == method;
+    }
     return count;
 }
 
@@ -158,7 +161,7 @@ static nib_status use_stats(work *w, const nib_input_stats *stats, nib_err *err)
 static nib_status run_calibration(work *w, const char *text, nib_err *err)
 {
     const nib_network *net = &w->model->net;
-    const bool wants_squares = w->options->imatrix == NULL && count_searched(w) > 0;
+    const bool wants_squares = w->options->imatrix == NULL && count_method(w, NIB_PTQ_SEARCH) > 0;
     nib_input_stats *stats = nib__arena_take(&w->arena, net->site_count, sizeof *stats);
     if (stats == NULL)
         return nib__fail_memory(err, net->site_count * sizeof *stats, "the calibration");
@@ -214,16 +217,47 @@ static nib_status use_imatrix(work *w, nib_err *err)
     return status;
 }
 
+/* Runs the method gptq. Layers without inputs on the text are searched. */
+static nib_status run_gptq(work *w, const char *text, nib_err *err)
+{
+    const nib_gptq job = {.layers = w->layers,
+                          .request = w->options->request,
+                          .text = text,
+                          .ledger = &w->ledger,
+                          .arena = &w->arena};
+    const nib_quantize_layer *first = NULL;
+    size_t unseen = 0;
+    char a[NIB_SHOWN];
+    NIB_TRY(nib__gptq(&job, w->model, err));
+    for (size_t i = w->model->net.site_count; i-- > 0;) {
+        nib_quantize_layer *l = &w->layers[i];
+        if (l->choice.method != NIB_PTQ_GPTQ || l->codes != NULL || !nib__layer_is_quantized(l))
+            continue;
+        l->choice.method = NIB_PTQ_SEARCH;
+        first = l;
+        unseen++;
+    }
+    if (unseen > 0)
+        nib__ledger_add_note(&w->ledger, "method",
+                             "gptq: %zu layers have no inputs on the text, so only their scales "
+                             "are searched: %s%s",
+                             unseen, nib__escape_string(a, first->name), unseen > 1 ? ", ..." : "");
+    return NIB_OK;
+}
+
 static nib_status calibrate(work *w, nib_err *err)
 {
     const char *text = w->options->calibrate, *imatrix = w->options->imatrix;
     const bool is_static = nib__recipe_needs_calibration(w->recipe);
-    const size_t searched = count_searched(w);
+    const size_t searched = count_method(w, NIB_PTQ_SEARCH), coded = count_method(w, NIB_PTQ_GPTQ);
+    if (coded > 0 && !text)
+        return nib__fail(err, NIB_USAGE,
+                         "the method gptq needs a text to calibrate with; give --calibrate TEXT");
     if (imatrix && searched == 0)
         return nib__fail(err, NIB_USAGE,
                          "--imatrix %s has no effect: no layer is quantized by --method search",
                          imatrix);
-    if (text && !is_static && (searched == 0 || imatrix))
+    if (text && !is_static && coded == 0 && (searched == 0 || imatrix))
         return nib__fail(err, NIB_USAGE,
                          "--calibrate %s has no effect: the recipe has no static activation "
                          "scales, and no method that %s",
@@ -245,7 +279,9 @@ static nib_status calibrate(work *w, nib_err *err)
         return nib__path_kind(text) == NIB_PATH_FILE
                    ? NIB_OK
                    : nib__fail(err, NIB_IO, "%s: file not found", text);
-    return run_calibration(w, text, err);
+    if (is_static || (searched > 0 && !imatrix))
+        NIB_TRY(run_calibration(w, text, err));
+    return coded > 0 ? run_gptq(w, text, err) : NIB_OK;
 }
 
 /* Reports recipe settings that only concern runs and are not stored. */
@@ -527,7 +563,10 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(check_pack(w, o->pack, o->format, err));
     NIB_TRY(choose_layers(w, err));
     NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o,
-                                count_searched(w) > 0 ? NIB_PTQ_SEARCH : NIB_PTQ_RTN, err));
+                                count_method(w, NIB_PTQ_GPTQ) > 0     ? NIB_PTQ_GPTQ
+                                : count_method(w, NIB_PTQ_SEARCH) > 0 ? NIB_PTQ_SEARCH
+                                                                      : NIB_PTQ_RTN,
+                                err));
     NIB_TRY(nib__quantize_for(&w->plan, &w->ledger, w->model, o, err));
     add_notes(w);
     nib__ledger_allow(&w->ledger, &o->request->allow);

@@ -119,8 +119,9 @@ typedef enum nib_layout_hint {
 
 /* How the codes of a weight are chosen: docs/quantization.md, "Methods". */
 typedef enum nib_ptq_method {
-    NIB_PTQ_RTN,  /* to nearest, under the scale of the scheme's formula */
+    NIB_PTQ_RTN,    /* to nearest, under the scale of the scheme's formula */
     NIB_PTQ_SEARCH, /* to nearest, under the scale with the least weighted squared error */
+    NIB_PTQ_GPTQ,   /* to nearest in turn, each after the errors of those before it */
     NIB_PTQ_COUNT
 } nib_ptq_method;
 

@@ -63,4 +63,26 @@ void nib__quant_w__neon(const nib_quant_w *a, int64_t row0, int64_t row1, void *
 /* The row of the lowest rank for a processor with these instruction sets. */
 nib_quant_w_run nib__quant_w_best(int64_t isa);
 
+/* Codes rows against the second moments of their inputs: the method gptq, quant_w_sweep.h. */
+typedef struct nib_quant_sweep {
+    const nib_quantizer *q; /* method SEARCH: searches the scales; with importance */
+    const float *rows;      /* [n][k] each value exact in q->source */
+    int64_t n, k;
+    const float *factor;    /* [k][k] F_ij = R_ij / R_jj for i < j; H = R R^T, R upper triangular */
+    const double *diagonal; /* [k] R_jj^2 */
+    int8_t *codes;          /* [n][k] as nib_quant_w */
+    void *scales, *zeros;   /* [n][groups] */
+    double *objective;      /* [n][2] E of rounding's codes, and of these */
+    int32_t *failed;        /* [n] as nib_quant_w */
+} nib_quant_sweep;
+/* scratch: nib__quant_sweep_scratch bytes, aligned to 64. */
+typedef void (*nib_quant_sweep_run)(const nib_quant_sweep *a, int64_t row0, int64_t row1,
+                                    void *scratch);
+void nib__quant_sweep__ref(const nib_quant_sweep *a, int64_t row0, int64_t row1, void *scratch);
+void nib__quant_sweep__avx2(const nib_quant_sweep *a, int64_t row0, int64_t row1, void *scratch);
+void nib__quant_sweep__avx512(const nib_quant_sweep *a, int64_t row0, int64_t row1, void *scratch);
+void nib__quant_sweep__neon(const nib_quant_sweep *a, int64_t row0, int64_t row1, void *scratch);
+nib_quant_sweep_run nib__quant_sweep_best(int64_t isa);
+uint64_t nib__quant_sweep_scratch(const nib_quantizer *q);
+
 #endif

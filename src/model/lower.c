@@ -89,14 +89,14 @@ static bool reads_f32_rows(const lowering *l, const nib_layer_plan *uses)
     return uses->done.act == NIB_ACT_FLOAT && l->plan->dtype == NIB_TYPE_F32;
 }
 
-/* Lists the f32 buffers that an operation reads. INPUT is not one: it is produced where it is
+/* Lists the f32 buffers that an operation reads. direct: products read them, too. INPUT is not one: it is produced where it is
  * read. */
-static int list_read_buffers(const lowering *l, const nib_node *node, int out[3])
+static int list_read_buffers(const nib_node *node, bool direct, int out[3])
 {
     out[0] = node->from, out[1] = node->other, out[2] = node->to;
     switch (node->op) {
     case NIB_OP_EMBED: return 0;
-    case NIB_OP_LINEAR: return reads_f32_rows(l, node->uses);
+    case NIB_OP_LINEAR: return direct;
     case NIB_OP_SWIGLU: return node->of->in[1] >= 0 ? 2 : 1;
     case NIB_OP_STORE_KV: return node->of->in[1] >= 0 ? 2 : 1;
     case NIB_OP_ADD: return 2;
@@ -106,6 +106,21 @@ static int list_read_buffers(const lowering *l, const nib_node *node, int out[3]
     case NIB_OP_ROPE_COPY: return 3;
     default: return 1;
     }
+}
+
+void nib__lowered_live(bool live[NIB_BUFFERS_MAX], const nib_lowered *ops, size_t at)
+{
+    bool written[NIB_BUFFERS_MAX] = {false};
+    int read[3];
+    memset(live, 0, NIB_BUFFERS_MAX * sizeof *live);
+    for (size_t i = at; i < ops->count; i++) {
+        const nib_node *node = &ops->nodes[i];
+        for (int j = list_read_buffers(node, true, read); j-- > 0;)
+            live[read[j]] = live[read[j]] || !written[read[j]];
+        written[node->to] = true;
+    }
+    for (int i = 0; i < NIB_BUFFER_VALUES; i++) /* those do not outlive a layer */
+        live[i] = false;
 }
 
 static int side_of(const nib_kernel *row)
@@ -136,7 +151,8 @@ static nib_status add_node(lowering *l, nib_node node)
     int read[3];
     node.side = side_of(node.row != NULL ? node.row : node.uses->uses[0].kernel);
     l->out->uses_gpu = l->out->uses_gpu || node.side == NIB_SIDE_GPU;
-    for (int i = list_read_buffers(l, &node, read); i-- > 0;)
+    const bool direct = node.op == NIB_OP_LINEAR && reads_f32_rows(l, node.uses);
+    for (int i = list_read_buffers(&node, direct, read); i-- > 0;)
         NIB_TRY(bring(l, &node, read[i], node.side));
     if (node.op == NIB_OP_NORM_QUANT) /* its rows are only written for an observer */
         l->held[node.other] = 0;

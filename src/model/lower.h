@@ -75,6 +75,9 @@ nib_status nib__lower(nib_lowered *out, const nib_network *net, const nib_assign
 nib_status nib__lower_sizes(nib_lowered *out, nib_graph_buffers *buffers, const nib_network *net,
                             nib_arena *arena, nib_err *err);
 
+/* Which buffers hold values when operation `at` begins that it or a later one reads. */
+void nib__lowered_live(bool live[NIB_BUFFERS_MAX], const nib_lowered *ops, size_t at);
+
 /* Sets the pointers of an input form inside `at`; *bytes (NULL allowed) is the size for m
  * tokens. */
 void nib__input_place(nib_input *out, const nib_scheme *scheme, nib_type input, int64_t m,

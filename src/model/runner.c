@@ -500,6 +500,28 @@ static nib_status record_time(nib_runner *r, size_t node, uint64_t from, nib_err
     return NIB_OK;
 }
 
+/* Runs operations [*at, end) for m tokens, up to the first that is for wanted slots only if `cut`
+ * is false; *at: the first that has not run. */
+static nib_status run_nodes(nib_runner *r, size_t *at, size_t end, int64_t m, bool cut,
+                            nib_err *err)
+{
+    for (; *at < end; ++*at) {
+        const nib_node *node = &r->ops.nodes[*at];
+        if (node->wanted_only && !cut)
+            return NIB_OK;
+        if (node->to == NIB_BUFFER_LOGITS && node->side == NIB_SIDE_GPU)
+            NIB_TRY(reserve_logits(r, m, err));
+        const uint64_t from = r->node_ns != NULL ? nib__now_ns() : 0;
+        const size_t joined = nib__runner_joined(node, end - *at, m);
+        NIB_TRY(joined > 1 ? nib__runner_products(r, node, joined, m, err)
+                           : nib__runner_node(r, node, m, err));
+        if (r->node_ns != NULL)
+            NIB_TRY(record_time(r, *at, from, err));
+        *at += joined - 1;
+    }
+    return NIB_OK;
+}
+
 /* Runs up to NIB_CHUNK slots and writes the logits of those that ask for them to `logits`; *wanted:
  * how many. Adds hidden states to r->hidden. */
 static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count, float *logits,
@@ -507,27 +529,15 @@ static nib_status run_chunk(nib_runner *r, const nib_slot *slots, int64_t count,
 {
     const nib_node *last = &r->ops.nodes[r->ops.count - 1];
     int64_t m = count;
-    bool cut = false;
+    size_t at = 0;
     NIB_TRY(write_slots(r, slots, count, err));
     r->sides[NIB_SIDE_CPU].at[NIB_BUFFER_LOGITS] = (char *)logits;
-    for (size_t i = 0; i < r->ops.count; i++) {
-        const nib_node *node = &r->ops.nodes[i];
-        if (node->wanted_only && !cut) {
-            NIB_TRY(keep_hidden(r, node, slots, count, err));
-            NIB_TRY(keep_wanted(r, node, slots, count, &m, err));
-            cut = true;
-            if (m == 0)
-                break;
-        }
-        if (node->to == NIB_BUFFER_LOGITS && node->side == NIB_SIDE_GPU)
-            NIB_TRY(reserve_logits(r, m, err));
-        const uint64_t from = r->node_ns != NULL ? nib__now_ns() : 0;
-        const size_t joined = nib__runner_joined(node, r->ops.count - i, m);
-        NIB_TRY(joined > 1 ? nib__runner_products(r, node, joined, m, err)
-                           : nib__runner_node(r, node, m, err));
-        if (r->node_ns != NULL)
-            NIB_TRY(record_time(r, i, from, err));
-        i += joined - 1;
+    NIB_TRY(run_nodes(r, &at, r->ops.count, m, false, err));
+    if (at < r->ops.count) {
+        NIB_TRY(keep_hidden(r, &r->ops.nodes[at], slots, count, err));
+        NIB_TRY(keep_wanted(r, &r->ops.nodes[at], slots, count, &m, err));
+        if (m != 0)
+            NIB_TRY(run_nodes(r, &at, r->ops.count, m, true, err));
     }
     *wanted = m;
     NIB_TRY(nib__experts_check(r, err));
@@ -619,6 +629,78 @@ nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
     if (wanted > 0)
         *logits = r->logits;
     return NIB_OK;
+}
+
+/* ---- a layer at a time ---- */
+
+/* The decoder layer of an operation's weight; -1: it has none, or one outside of the layers. */
+static int64_t layer_of(const nib_runner *r, const nib_node *node)
+{
+    switch (node->op) {
+    case NIB_OP_QUANT:
+    case NIB_OP_GATHER:
+    case NIB_OP_LINEAR:
+        return nib__graph_weight(&r->net->graph, NIB_WEIGHT_MATRIX, node->site)->layer;
+    case NIB_OP_NORM:
+    case NIB_OP_NORM_QUANT: return node->entry != NULL ? node->entry->layer : -1;
+    default: return -1;
+    }
+}
+
+void nib__runner_layers(size_t *first, const nib_runner *r)
+{
+    const int64_t layers = r->net->config.layers;
+    int64_t next = 0;
+    for (size_t i = 0; i < r->ops.count && next <= layers; i++) {
+        const bool begins =
+            next < layers ? layer_of(r, &r->ops.nodes[i]) == next : r->ops.nodes[i].wanted_only;
+        if (begins)
+            first[next++] = i;
+    }
+}
+
+int64_t nib__runner_state_width(const nib_runner *r, size_t at)
+{
+    bool live[NIB_BUFFERS_MAX];
+    int64_t width = 0;
+    nib__lowered_live(live, &r->ops, at);
+    for (int i = 0; i < r->ops.buffer_count; i++)
+        width += live[i] ? r->ops.ld[i] : 0;
+    return width;
+}
+
+static void copy_state(const nib_runner *r, size_t at, int64_t count, float *state, bool restores)
+{
+    bool live[NIB_BUFFERS_MAX];
+    nib__lowered_live(live, &r->ops, at);
+    for (int i = 0; i < r->ops.buffer_count; i++) {
+        const size_t bytes = (size_t)(live[i] ? count * r->ops.ld[i] : 0) * sizeof *state;
+        char *buffer = r->sides[NIB_SIDE_CPU].at[i];
+        if (bytes != 0)
+            memcpy(restores ? buffer : (char *)state, restores ? (char *)state : buffer, bytes);
+        state += bytes / sizeof *state;
+    }
+}
+
+nib_status nib__runner_part(nib_runner *r, const nib_slot *slots, int64_t count, size_t first,
+                            size_t end, const float *from, float *to, nib_err *err)
+{
+    size_t at = first;
+    NIB_TRY(extend_all(r, slots, (size_t)count, err));
+    NIB_TRY(write_slots(r, slots, count, err));
+    if (from != NULL)
+        copy_state(r, first, count, (float *)(uintptr_t)from, true);
+    NIB_TRY(run_nodes(r, &at, end, count, false, err));
+    if (to != NULL)
+        copy_state(r, end, count, to, false);
+    return NIB_OK;
+}
+
+nib_status nib__runner_final(nib_runner *r, size_t at, int64_t count, const float *from, float *out,
+                             nib_err *err)
+{
+    copy_state(r, at, count, (float *)(uintptr_t)from, true);
+    return nib__runner_hidden(r, &r->ops.nodes[at], 0, count, out, err);
 }
 
 bool nib__runner_logits_on_device(const nib_runner *r)

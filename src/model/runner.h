@@ -112,6 +112,20 @@ void nib__share_outputs(nib_pool *pool, int64_t count, int64_t step, int64_t m, 
 nib_status nib__runner_step(nib_runner *runner, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err);
 
+/* A layer at a time, on the CPU. first: [layers + 1] the first operation of each decoder layer, and
+ * of what follows them. */
+void nib__runner_layers(size_t *first, const nib_runner *runner);
+/* Floats per token that live when operation `at` begins. */
+int64_t nib__runner_state_width(const nib_runner *runner, size_t at);
+/* Runs operations [first, end) for up to NIB_CHUNK slots that continue their sequences. from, to:
+ * what lives when `first` and `end` begin, nib__runner_state_width floats per slot; NULL: nothing
+ * is read, or kept. They may be the same. */
+nib_status nib__runner_part(nib_runner *runner, const nib_slot *slots, int64_t count, size_t first,
+                            size_t end, const float *from, float *to, nib_err *err);
+/* The final norm, operation `at`, of what lives before it: out [count][width]. */
+nib_status nib__runner_final(nib_runner *runner, size_t at, int64_t count, const float *from,
+                             float *out, nib_err *err);
+
 /* Whether the GPU computes the logits. */
 bool nib__runner_logits_on_device(const nib_runner *runner);
 /* Draws a token with a GPU row from the logits there. wanted: the row of logits, counted in wanted

@@ -13,6 +13,14 @@
 #include "pool.h"
 #include "recipe.h"
 
+/* Codes that a method chose before the stream, in rows of the stored weight. */
+typedef struct nib_codes {
+    int8_t *codes;        /* [n][k] as nib_quantized */
+    void *scales, *zeros; /* [n][groups] */
+    float tensor_scale;   /* as nib_quantizer */
+    double objective[2];  /* of rounding, and of these */
+} nib_codes;
+
 /* One linear layer or embedding of the model. */
 typedef struct nib_quantize_layer {
     const char *name;   /* module name in the output */
@@ -25,6 +33,7 @@ typedef struct nib_quantize_layer {
     float act_scale; /* calibrated, for static activations */
     int32_t act_zero;
     const float *importance; /* of choice.method: as in nib_quantizer */
+    const nib_codes *codes;  /* of choice.method; NULL: the stream chooses them */
 } nib_quantize_layer;
 
 /* True if the weight becomes codes: neither kept nor only cast. */

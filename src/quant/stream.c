@@ -52,7 +52,7 @@ typedef struct block {
     const nib_rewrite *rewrite;
     int64_t first;            /* tensor row of rows[0] */
     int64_t row_bytes;        /* of the source */
-    float *rows;              /* [threads][k] */
+    float *rows;              /* [threads][2][k] */
     int8_t *codes;            /* [block][k] */
     uint8_t *packed;          /* [block] rows in file layout; NULL: same as codes */
     uint8_t *scales, *zeros;  /* of the whole tensor, [n][groups] */
@@ -91,7 +91,7 @@ static void read_row_into(const block *b, int64_t j, float *row)
 
 static float *read_row(const block *b, int worker, int64_t i)
 {
-    float *row = b->rows + worker * b->rewrite->quantizer.k;
+    float *row = b->rows + 2 * worker * b->rewrite->quantizer.k;
     read_row_into(b, b->first + i, row);
     return row;
 }
@@ -129,12 +129,39 @@ static nib_quant_w point_at_results(const block *b, int64_t i)
             b->zeros == NULL ? NULL : b->zeros + at * groups * (nib__type_bits(q->zero_type) / 8)};
 }
 
+/* Copies written row j from the codes that a method chose before, and measures them. */
+static void take_row(const block *b, int worker, int64_t j, nib_quantized *out)
+{
+    const nib_rewrite *r = b->rewrite;
+    const nib_quantizer *q = &r->quantizer;
+    const nib_codes *from = r->layer->codes;
+    const int64_t i = r->written_rows != NULL ? r->written_rows[j] : j, k = q->k;
+    const int64_t scale_bytes = q->groups * (nib__type_bits(q->scale_type) / 8),
+                  zero_bytes = q->groups * (nib__type_bits(q->zero_type) / 8);
+    nib_weight w;
+    float *row = b->rows + 2 * worker * k, *decoded = row + k;
+    memcpy(out->codes, from->codes + i * k, (size_t)k);
+    memcpy(out->scales, (const char *)from->scales + i * scale_bytes, (size_t)scale_bytes);
+    if (out->zeros != NULL)
+        memcpy(out->zeros, (const char *)from->zeros + i * zero_bytes, (size_t)zero_bytes);
+    nib__quantizer_describe_weight(&w, q, 1, out->codes, out->scales, out->zeros);
+    nib__weight_row(&w, 0, decoded);
+    read_row_into(b, j, row);
+    for (int64_t c = 0; c < k; c++) {
+        const double lost = (double)row[c] - (double)decoded[c];
+        out->signal += (double)row[c] * (double)row[c];
+        out->error += lost * lost;
+    }
+}
+
 /* Codes row i, or takes over a device's codes. */
 static void code_row(block *b, int worker, int64_t i, nib_quantized *out)
 {
     const nib_quantizer *q = &b->rewrite->quantizer;
     nib_status status = NIB_OK;
-    if (!b->is_coded) {
+    if (b->rewrite->layer->codes != NULL) {
+        take_row(b, worker, b->first + i, out);
+    } else if (!b->is_coded) {
         status = nib__quantizer_quantize_rows(q, read_row(b, worker, i), b->first + i, 1, out,
                                               &b->errs[worker]);
     } else if (b->failed[i] != 0) {
@@ -494,7 +521,7 @@ static bool allocate_buffers(nib_arena *arena, block *b, int64_t rows, int threa
     const nib_quantizer *q = &r->quantizer;
     const size_t n = (size_t)r->from->shape[0], k = (size_t)q->k, t = (size_t)threads;
     const size_t count = nib__quantizer_is_one(q) ? 1 : n * (size_t)q->groups;
-    b->rows = nib__arena_take(arena, t * k, sizeof *b->rows);
+    b->rows = nib__arena_take(arena, 2 * t * k, sizeof *b->rows);
     b->codes = nib__arena_take(arena, 2 * (uint64_t)rows * k, 1);
     const bool packed = r->storage.pieces != NIB_PIECES_BYTES;
     const size_t row = (size_t)nib__file_layout_row_bytes(&r->storage, q->k);
@@ -679,7 +706,9 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
     if (!allocate_buffers(arena, b, rows, nib__pool_threads(s->job->pool)) ||
         (b->device != NULL && !allocate_device_buffers(arena, b, rows)))
         return nib__fail_memory(err, (uint64_t)(rows * k), r->from->name);
-    if (nib__quantizer_needs_scan(&r->quantizer))
+    if (r->layer->codes != NULL)
+        r->quantizer.tensor_scale = r->layer->codes->tensor_scale;
+    else if (nib__quantizer_needs_scan(&r->quantizer))
         NIB_TRY(scan(s, r, b, rows, err));
     NIB_TRY(quantize_blocks(s, r, b, rows, &change, err));
     for (int64_t i = 0; i < n; i++) {
@@ -689,6 +718,8 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
         objective[1] += b->objective[i][1];
     }
     NIB_TRY(put_scales(s, r, b, err));
+    if (r->layer->codes != NULL)
+        memcpy(objective, r->layer->codes->objective, sizeof objective);
     if (r->line != SIZE_MAX) {
         nib_ledger_layer *line = &s->ledger->layers[r->line];
         line->sqnr_db = nib__sqnr_db(signal, error);

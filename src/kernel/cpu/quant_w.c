@@ -4,6 +4,7 @@
  * quant_w_body.h, compiled for each instruction set and, here, in plain C.
  */
 #define NIB_QUANT_W nib__quant_w__ref
+#define NIB_QUANT_SWEEP nib__quant_sweep__ref
 #include "quant_w_body.h"
 #include "arm.h"
 #include "x86.h"
@@ -82,11 +83,11 @@ nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const 
                                  nib_err *err)
 {
     char name[64];
-    if (method == NIB_PTQ_SEARCH && nib__quantizer_is_one(q))
+    if (method != NIB_PTQ_RTN && nib__quantizer_is_one(q))
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "the method search chooses scales of groups or rows, and %s has one scale "
-                         "for the whole tensor; use rows, or the method rtn",
-                         nib__scheme_name(name, &q->scheme));
+                         "the method %s chooses scales of groups or rows, and %s has one scale for "
+                         "the whole tensor; use rows, or the method rtn",
+                         nib__ptq_names[method], nib__scheme_name(name, &q->scheme));
     q->method = method;
     q->importance = importance;
     return NIB_OK;
@@ -180,4 +181,24 @@ nib_quant_w_run nib__quant_w_best(int64_t isa)
             nib__kernel_holds(&rows[i], &query, false))
             best = &rows[i];
     return best->run.quant_w;
+}
+
+nib_quant_sweep_run nib__quant_sweep_best(int64_t isa)
+{
+    const nib_quant_w_run row = nib__quant_w_best(isa);
+    if (row == NIB_X86(nib__quant_w__avx512) && row != NULL)
+        return NIB_X86(nib__quant_sweep__avx512);
+    if (row == NIB_X86(nib__quant_w__avx2) && row != NULL)
+        return NIB_X86(nib__quant_sweep__avx2);
+    if (row == NIB_ARM(nib__quant_w__neon) && row != NULL)
+        return NIB_ARM(nib__quant_sweep__neon);
+    return nib__quant_sweep__ref;
+}
+
+uint64_t nib__quant_sweep_scratch(const nib_quantizer *q)
+{
+    const int64_t k = q->k, groups = q->groups, lanes = 16;
+    const int64_t block = nib__max(nib__scheme_group_size(&q->scheme, k), 128);
+    return (uint64_t)(k * lanes * (4 + 4 + 1 + 1) + block * lanes * 4 + k * 5 +
+                      groups * lanes * 16 + lanes * 16 + 16 * 64);
 }

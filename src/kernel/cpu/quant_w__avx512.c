@@ -6,5 +6,6 @@
 
 #if NIB_BUILT_X86
 #define NIB_QUANT_W nib__quant_w__avx512
+#define NIB_QUANT_SWEEP nib__quant_sweep__avx512
 #include "quant_w_body.h"
 #endif

@@ -7,5 +7,6 @@
 #if NIB_BUILT_ARM
 #define NIB_LANES_NEON
 #define NIB_QUANT_W nib__quant_w__neon
+#define NIB_QUANT_SWEEP nib__quant_sweep__neon
 #include "quant_w_body.h"
 #endif

@@ -439,6 +439,8 @@ static int32_t quantize_row(const nib_quant_w *a, const float *x, int64_t row)
     return 0;
 }
 
+#include "quant_w_sweep.h"
+
 void NIB_QUANT_W(const nib_quant_w *a, int64_t row0, int64_t row1, void *scratch)
 {
     const int64_t k = a->q->k;

@@ -29,6 +29,16 @@ typedef struct searched {
     float lowest, highest; /* of integer codes */
 } searched;
 
+NIB_INLINE searched codes_of_scheme(const nib_quantizer *q, nib_quant_family family)
+{
+    const bool is_8 = q->scheme.code == NIB_CODE_I8;
+    return (searched){.element = nib__codes[q->scheme.code].element,
+                      .lowest = !is_8                      ? -8
+                                : family == NIB_QUANT_GGML ? -127
+                                                           : -128,
+                      .highest = is_8 ? 127 : 7};
+}
+
 /* value = (code - before) * scale + after; inverse: 1 / scale. */
 typedef struct affine {
     float scale, inverse, before, after;
@@ -323,16 +333,12 @@ static void search_group(const nib_quantizer *q, nib_quant_family family, const 
                          const float *w, int64_t count, float low, float high, params *p,
                          int8_t *codes, double objective[2])
 {
-    const bool is_8 = q->scheme.code == NIB_CODE_I8, has_int = q->scheme.zero == NIB_ZERO_INT;
+    const bool has_int = q->scheme.zero == NIB_ZERO_INT;
     const float tensor = q->tensor_scale != 0 ? q->tensor_scale : 1;
-    const searched s = {.x = x,
-                        .w = w,
-                        .count = count,
-                        .element = nib__codes[q->scheme.code].element,
-                        .lowest = !is_8                      ? -8
-                                  : family == NIB_QUANT_GGML ? -127
-                                                             : -128,
-                        .highest = is_8 ? 127 : 7};
+    searched s = codes_of_scheme(q, family);
+    s.x = x;
+    s.w = w;
+    s.count = count;
     candidate b = {.at = {.scale = p->scale * tensor,
                           .inverse = 1 / (p->scale * tensor),
                           .before = has_int ? p->zero : 0,

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Second moments of inputs, compiled for AVX2: see moments_body.h.
+ */
+#include "x86.h"
+
+#if NIB_BUILT_X86
+#define NIB_MOMENTS nib__moments__avx2
+#include "moments_body.h"
+#endif

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The method `gptq`: rows of a weight against the second moments H of its inputs. With
+ * H = R R^T, R upper triangular, the error of a row's codes is
+ *
+ *   E = sum over j of R_jj^2 * (d_j + sum over i < j of F_ij d_i)^2,   d = x - value(codes),
+ *
+ * where F_ij = R_ij / R_jj. Inputs are coded in ascending order, each as the code nearest to
+ * x_j + sum over i < j of F_ij d_i: Babai's nearest plane, which is GPTQ (Frantar et al. 2022) with
+ * its inverse of H eliminated. A group's scale is searched (quant_w_search.h) when its first input
+ * comes, on those sums; a scale of the whole row on the row itself. A row that rounding codes with
+ * a smaller E keeps rounding's codes.
+ *
+ * Rows are the lanes, so a row's bits do not depend on its neighbours. The sum over i is one chain
+ * of fma in f32, ascending; E is f64, ascending. Included by quant_w_body.h.
+ */
+
+enum { SWEEP_ROWS = NIB_LANES, SWEEP_COLUMNS = 6, SWEEP_BLOCK = 128 };
+
+/* 16 rows in work. Values of one column of all rows lie together: [..][SWEEP_ROWS]. */
+typedef struct sweep {
+    const nib_quant_sweep *a;
+    const nib_quantizer *q;
+    searched s; /* the codes that a group can have; x, w and count are not used */
+    int64_t group;
+    float *x, *lost;       /* [k] weights, and what their codes lose */
+    float *sums;           /* [block] sum over i < j of F_ij d_i */
+    float *row;            /* [k] one row */
+    int8_t *codes;         /* [k] of all rows in work, and */
+    int8_t *row_codes;     /* [k] of one */
+    float *scales, *zeros; /* [groups] of all rows in work, as stored */
+    nib_quant_w rounded;   /* rounding's results for these rows */
+    float scale[SWEEP_ROWS], inverse[SWEEP_ROWS], before[SWEEP_ROWS], after[SWEEP_ROWS];
+    double error[SWEEP_ROWS];
+} sweep;
+
+/* Sums of columns [c, c + count) over the inputs before `from`; count <= SWEEP_COLUMNS. */
+NIB_INLINE void sum_columns(const sweep *w, int64_t from, int64_t c, int count, float *out)
+{
+    nib_lanes sum[SWEEP_COLUMNS];
+    const float *f = w->a->factor + c;
+    for (int i = 0; i < count; i++)
+        sum[i] = nib__lanes_set(0);
+    for (int64_t i = 0; i < from; i++, f += w->a->k) {
+        const nib_lanes d = nib__lanes_load(w->lost + i * SWEEP_ROWS);
+        for (int j = 0; j < count; j++)
+            sum[j] = nib__lanes_fma(nib__lanes_set(f[j]), d, sum[j]);
+    }
+    for (int i = 0; i < count; i++)
+        nib__lanes_store(out + i * SWEEP_ROWS, sum[i]);
+}
+
+static void sum_block(const sweep *w, int64_t begin, int64_t end)
+{
+    int64_t c = begin;
+    for (; c + SWEEP_COLUMNS <= end; c += SWEEP_COLUMNS)
+        sum_columns(w, begin, c, SWEEP_COLUMNS, w->sums + (c - begin) * SWEEP_ROWS);
+    for (; c < end; c++)
+        sum_columns(w, begin, c, 1, w->sums + (c - begin) * SWEEP_ROWS);
+}
+
+/* Adds what column c lost to the sums of the columns after it in its block, and to E. */
+NIB_INLINE void pass_on(sweep *w, int64_t begin, int64_t c, int64_t end, nib_lanes lost)
+{
+    const float *f = w->a->factor + c * w->a->k;
+    float off[SWEEP_ROWS];
+    float *sums = w->sums - begin * SWEEP_ROWS;
+    nib__lanes_store(w->lost + c * SWEEP_ROWS, lost);
+    nib__lanes_store(off, nib__lanes_add(lost, nib__lanes_load(sums + c * SWEEP_ROWS)));
+    for (int l = 0; l < SWEEP_ROWS; l++)
+        w->error[l] += w->a->diagonal[c] * ((double)off[l] * (double)off[l]);
+    for (int64_t j = c + 1; j < end; j++)
+        nib__lanes_store(
+            sums + j * SWEEP_ROWS,
+            nib__lanes_fma(nib__lanes_set(f[j]), lost, nib__lanes_load(sums + j * SWEEP_ROWS)));
+}
+
+/* Codes columns [begin, end) under the scales of their rows. */
+NIB_INLINE void code_columns(sweep *w, nib_element element, int64_t begin, int64_t end)
+{
+    const nib_lanes scale = nib__lanes_load(w->scale), inverse = nib__lanes_load(w->inverse),
+                    before = nib__lanes_load(w->before), after = nib__lanes_load(w->after);
+    for (int64_t c = begin; c < end; c++) {
+        float code[SWEEP_ROWS];
+        const nib_lanes x = nib__lanes_load(w->x + c * SWEEP_ROWS);
+        const nib_lanes target =
+            nib__lanes_add(x, nib__lanes_load(w->sums + (c - begin) * SWEEP_ROWS));
+        const nib_lanes q = nearest_codes(
+            &w->s, element, nib__lanes_fma(nib__lanes_sub(target, after), inverse, before));
+        const nib_lanes value = nib__lanes_fma(nib__lanes_sub(q, before), scale, after);
+        nib__lanes_store(code, q);
+        for (int l = 0; l < SWEEP_ROWS; l++)
+            w->codes[c * SWEEP_ROWS + l] =
+                element == NIB_ELEMENT_E4M3   ? (int8_t)e4m3_code(code[l], 0x7e)
+                : element == NIB_ELEMENT_E2M1 ? (int8_t)e2m1_code(code[l])
+                                              : (int8_t)code[l];
+        pass_on(w, begin, c, end, nib__lanes_sub(x, value));
+    }
+}
+
+static void set_scale(sweep *w, int lane, params p)
+{
+    const bool has_int = w->q->scheme.zero == NIB_ZERO_INT;
+    w->scale[lane] = w->q->tensor_scale != 0 ? p.scale * w->q->tensor_scale : p.scale;
+    w->inverse[lane] = 1 / w->scale[lane];
+    w->before[lane] = has_int ? p.zero : 0;
+    w->after[lane] = w->q->scheme.zero == NIB_ZERO_FLOAT ? p.zero : 0;
+}
+
+/* What rounding's codes lose: E of the rows, from codes and scales that are there. */
+static void measure_rounding(sweep *w, double error[SWEEP_ROWS])
+{
+    const nib_quant_w *to = &w->rounded;
+    const int64_t k = w->a->k;
+    for (int l = 0; l < SWEEP_ROWS; l++) {
+        const int64_t i = nib__min(l, to->count - 1);
+        for (int64_t c0 = 0, g = 0; c0 < k; c0 += w->group, g++) {
+            const int64_t count = nib__min(w->group, k - c0);
+            float at[2] = {0, 0};
+            nib__to_f32(&at[0],
+                        (const char *)to->scales +
+                            (i * w->q->groups + g) * (nib__type_bits(w->q->scale_type) / 8),
+                        w->q->scale_type, 1);
+            if (w->q->zero_type != NIB_TYPE_NONE)
+                nib__to_f32(&at[1],
+                            (const char *)to->zeros +
+                                (i * w->q->groups + g) * (nib__type_bits(w->q->zero_type) / 8),
+                            w->q->zero_type, 1);
+            set_scale(w, l, (params){.scale = at[0], .zero = at[1]});
+            code_values(w->row, to->codes + i * k + c0, count, w->q->scheme.code);
+            for (int64_t j = 0; j < count; j++)
+                w->lost[(c0 + j) * SWEEP_ROWS + l] =
+                    w->x[(c0 + j) * SWEEP_ROWS + l] -
+                    ((w->row[j] - w->before[l]) * w->scale[l] + w->after[l]);
+        }
+        w->error[l] = 0;
+    }
+    for (int64_t begin = 0; begin < k; begin += SWEEP_BLOCK) {
+        const int64_t end = nib__min(begin + SWEEP_BLOCK, k);
+        sum_block(w, begin, end);
+        for (int64_t c = begin; c < end; c++)
+            pass_on(w, begin, c, end, nib__lanes_load(w->lost + c * SWEEP_ROWS));
+    }
+    memcpy(error, w->error, sizeof w->error);
+}
+
+/* Searches the scale of columns [c0, c0 + count) for one row, on x plus the sums if `moved`. */
+static int search_scale(sweep *w, int lane, int64_t c0, int64_t count, bool moved, params *p)
+{
+    const nib_quantizer *q = w->q;
+    double none[2] = {0, 0}, sums[2] = {0, 0};
+    group g = {.q = q,
+               .family = nib__quant_family(&q->scheme),
+               .sums = sums,
+               .codes = w->row_codes,
+               .w = q->importance != NULL ? q->importance + c0 : NULL,
+               .objective = none,
+               .p = {.scale = q->scale, .zero = q->zero, .factor = q->factor}};
+    for (int64_t j = 0; j < count; j++)
+        w->row[j] =
+            w->x[(c0 + j) * SWEEP_ROWS + lane] + (moved ? w->sums[j * SWEEP_ROWS + lane] : 0);
+    const int failed = quantize_group(&g, w->row, count);
+    if (failed == 0)
+        *p = g.p;
+    set_scale(w, lane, *p);
+    return failed;
+}
+
+/* Searches a scale for each row; those that have none keep rounding's codes. */
+static void search_scales(sweep *w, int64_t c0, int64_t count, bool moved)
+{
+    for (int l = 0; l < SWEEP_ROWS; l++) {
+        const int64_t at = c0 / w->group * SWEEP_ROWS + l;
+        params p = {.scale = 1};
+        if (search_scale(w, l, c0, count, moved, &p) != 0)
+            w->error[l] = (double)INFINITY;
+        w->scales[at] = p.scale;
+        w->zeros[at] = p.zero;
+    }
+}
+
+static void code_rows(sweep *w)
+{
+    const int64_t k = w->a->k;
+    const bool has_groups = w->group < k;
+    const int64_t block = has_groups ? w->group : SWEEP_BLOCK;
+    for (int l = 0; l < SWEEP_ROWS; l++)
+        w->error[l] = 0;
+    if (!has_groups)
+        search_scales(w, 0, k, false);
+    for (int64_t begin = 0; begin < k; begin += block) {
+        const int64_t end = nib__min(begin + block, k);
+        sum_block(w, begin, end);
+        if (has_groups)
+            search_scales(w, begin, end - begin, true);
+        if (w->s.element == NIB_ELEMENT_E4M3)
+            code_columns(w, NIB_ELEMENT_E4M3, begin, end);
+        else if (w->s.element == NIB_ELEMENT_E2M1)
+            code_columns(w, NIB_ELEMENT_E2M1, begin, end);
+        else
+            code_columns(w, NIB_ELEMENT_I4, begin, end);
+    }
+}
+
+/* Writes the better codes of lane l, row i. */
+static void put_row(const sweep *w, int l, int64_t i, double rounding)
+{
+    const nib_quant_sweep *a = w->a;
+    const nib_quantizer *q = w->q;
+    const int64_t scale_bytes = q->groups * (nib__type_bits(q->scale_type) / 8),
+                  zero_bytes = q->groups * (nib__type_bits(q->zero_type) / 8);
+    char *scales = (char *)a->scales + i * scale_bytes, *zeros = (char *)a->zeros + i * zero_bytes;
+    a->objective[2 * i] = rounding;
+    a->objective[2 * i + 1] = w->error[l] < rounding ? w->error[l] : rounding;
+    if (!(w->error[l] < rounding)) {
+        memcpy(a->codes + i * a->k, w->rounded.codes + l * a->k, (size_t)a->k);
+        memcpy(scales, (const char *)w->rounded.scales + l * scale_bytes, (size_t)scale_bytes);
+        if (zero_bytes != 0)
+            memcpy(zeros, (const char *)w->rounded.zeros + l * zero_bytes, (size_t)zero_bytes);
+        return;
+    }
+    for (int64_t c = 0; c < a->k; c++)
+        a->codes[i * a->k + c] = w->codes[c * SWEEP_ROWS + l];
+    for (int64_t g = 0; g < q->groups; g++) {
+        nib__quant_store(scales, q->scale_type, g, w->scales[g * SWEEP_ROWS + l]);
+        if (zero_bytes != 0)
+            nib__quant_store(zeros, q->zero_type, g, w->zeros[g * SWEEP_ROWS + l]);
+    }
+}
+
+static void *take(char **at, int64_t bytes)
+{
+    void *from = *at;
+    *at += nib__round_up(bytes, 64);
+    return from;
+}
+
+/* Rows [row0, row0 + count), count <= SWEEP_ROWS. */
+static void sweep_rows(sweep *w, int64_t row0, int64_t count)
+{
+    const nib_quant_sweep *a = w->a;
+    const nib_quantizer rtn = {.scheme = w->q->scheme,
+                               .source = w->q->source,
+                               .k = a->k,
+                               .groups = w->q->groups,
+                               .scale_type = w->q->scale_type,
+                               .zero_type = w->q->zero_type,
+                               .tensor_scale = w->q->tensor_scale};
+    double rounding[SWEEP_ROWS];
+    w->rounded.q = &rtn;
+    w->rounded.count = count;
+    for (int64_t i = 0; i < count; i++) {
+        a->failed[row0 + i] = quantize_row(&w->rounded, a->rows + (row0 + i) * a->k, i);
+        if (a->failed[row0 + i] != 0)
+            return;
+    }
+    for (int64_t l = 0; l < SWEEP_ROWS; l++)
+        for (int64_t c = 0; c < a->k; c++)
+            w->x[c * SWEEP_ROWS + l] = a->rows[(row0 + nib__min(l, count - 1)) * a->k + c];
+    measure_rounding(w, rounding);
+    code_rows(w);
+    for (int l = 0; l < count; l++)
+        put_row(w, l, row0 + l, rounding[l]);
+}
+
+void NIB_QUANT_SWEEP(const nib_quant_sweep *a, int64_t row0, int64_t row1, void *scratch)
+{
+    const nib_quantizer *q = a->q;
+    const int64_t k = a->k, groups = q->groups;
+    const nib_quant_family family = nib__quant_family(&q->scheme);
+    char *at = scratch;
+    sweep w = {.a = a,
+               .q = q,
+               .s = codes_of_scheme(q, family),
+               .group = nib__scheme_group_size(&q->scheme, k)};
+    w.x = take(&at, k * SWEEP_ROWS * 4);
+    w.lost = take(&at, k * SWEEP_ROWS * 4);
+    w.sums = take(&at, nib__max(w.group < k ? w.group : 0, SWEEP_BLOCK) * SWEEP_ROWS * 4);
+    w.row = take(&at, k * 4);
+    w.codes = take(&at, k * SWEEP_ROWS);
+    w.row_codes = take(&at, k);
+    w.scales = take(&at, groups * SWEEP_ROWS * 4);
+    w.zeros = take(&at, groups * SWEEP_ROWS * 4);
+    w.rounded = (nib_quant_w){.codes = take(&at, k * SWEEP_ROWS),
+                              .scales = take(&at, groups * SWEEP_ROWS * 4),
+                              .zeros = take(&at, groups * SWEEP_ROWS * 4),
+                              .sums = take(&at, SWEEP_ROWS * 2 * 8)};
+    for (int64_t i = row0; i < row1; i += SWEEP_ROWS)
+        sweep_rows(&w, i, nib__min(SWEEP_ROWS, row1 - i));
+}

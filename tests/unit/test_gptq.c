@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The arithmetic of the method gptq: second moments, their factor, and the sweep over a row, with
+ * each instruction set.
+ */
+#include "machine.h"
+#include "moments_factor.h"
+#include "quantizer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+enum { K = 200, N = 37, TOKENS = 700 };
+
+static float x[TOKENS][K], weights[N][K];
+static double want[K * K]; /* H in f64 */
+
+static float next_float(uint64_t *seed)
+{
+    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (float)((double)(*seed >> 11) * 0x1p-52 - 1);
+}
+
+/* Inputs that depend on each other, one of them always 0. */
+static int make_values(void **state)
+{
+    uint64_t seed = 7;
+    (void)state;
+    for (int t = 0; t < TOKENS; t++)
+        for (int j = 0; j < K; j++)
+            x[t][j] = j == 5 ? 0
+                             : next_float(&seed) * (j % 17 == 3 ? 8.0F : 1.0F) +
+                                   (j > 0 ? 0.7F * x[t][j - 1] : 0);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < K; j++) { /* exact in bf16 */
+            uint16_t code;
+            const float value = next_float(&seed);
+            nib__from_f32(&code, NIB_TYPE_BF16, &value, 1);
+            nib__to_f32(&weights[i][j], &code, NIB_TYPE_BF16, 1);
+        }
+    for (int i = 0; i < K; i++)
+        for (int j = i; j < K; j++)
+            for (int t = 0; t < TOKENS; t++)
+                want[i * K + j] += (double)x[t][i] * (double)x[t][j];
+    return 0;
+}
+
+static void sum_moments(double *h, const nib_moments_rows *rows, int64_t parts)
+{
+    static float scratch[NIB_MOMENTS_SCRATCH / sizeof(float)];
+    const int64_t tiles = nib__moments_tiles(K);
+    memset(h, 0, K * K * sizeof *h);
+    for (int64_t t = 0; t < TOKENS; t += NIB_MOMENTS_TOKENS) {
+        const nib_moments_add a = {
+            .h = h, .x = x[t], .k = K, .ld = K, .m = nib__min(NIB_MOMENTS_TOKENS, TOKENS - t)};
+        for (int64_t p = 0; p < parts; p++)
+            rows->add(&a, tiles * p / parts, tiles * (p + 1) / parts, scratch);
+    }
+}
+
+static void test_moments(void **state)
+{
+    static double h[K * K], best[K * K];
+    (void)state;
+    sum_moments(h, &nib__moments__ref, 1);
+    sum_moments(best, nib__moments_best(nib__cpu_isa()), 3);
+    assert_memory_equal(h, best, sizeof h);
+    for (int i = 0; i < K; i++)
+        for (int j = 0; j < K; j++) {
+            const double off = fabs(h[i * K + j] - (j >= i ? want[i * K + j] : 0));
+            if (!(off <= 1e-6 * sqrt(want[i * K + i] * want[j * K + j])))
+                fail_msg("H[%d][%d] is off by %g", i, j, off);
+        }
+}
+
+/* H with a damped diagonal. */
+static void copy_moments(double *h)
+{
+    double mean = 0;
+    memcpy(h, want, sizeof want);
+    for (int j = 0; j < K; j++)
+        mean += want[j * K + j] / K;
+    for (int j = 0; j < K; j++)
+        h[j * K + j] += 0.01 * mean;
+}
+
+static void test_factor(void **state)
+{
+    static double h[K * K], r[K * K], best[K * K];
+    nib_pool *pool;
+    (void)state;
+    copy_moments(h);
+    memcpy(r, h, sizeof h);
+    memcpy(best, h, sizeof h);
+    const nib_allocator a = nib__allocator_default();
+    assert_int_equal(nib__pool_open(&pool, 3, &a, NULL), NIB_OK);
+    static double after[K * NIB_MOMENTS_PANEL];
+    assert_true(nib__moments_factor(r, K, after, &nib__moments__ref, pool));
+    assert_true(nib__moments_factor(best, K, after, nib__moments_best(nib__cpu_isa()), pool));
+    nib__pool_close(pool);
+    assert_memory_equal(r, best, sizeof r);
+    for (int i = 0; i < K; i++)
+        for (int j = i; j < K; j++) {
+            double sum = 0;
+            for (int l = j; l < K; l++)
+                sum += r[i * K + l] * r[j * K + l];
+            if (!(fabs(sum - h[i * K + j]) <= 1e-12 * sqrt(h[i * K + i] * h[j * K + j])))
+                fail_msg("(R R^T)[%d][%d] is %.17g, not %.17g", i, j, sum, h[i * K + j]);
+        }
+    h[3 * K + 3] = -1;
+    assert_int_equal(nib__pool_open(&pool, 1, &a, NULL), NIB_OK);
+    assert_false(nib__moments_factor(h, K, after, &nib__moments__ref, pool));
+    nib__pool_close(pool);
+}
+
+/* R_ij / R_jj and R_jj^2, of the plain C's factor. */
+static float factor[K * K];
+static double diagonal[K];
+
+static int make_factor(void **state)
+{
+    static double r[K * K], after[K * NIB_MOMENTS_PANEL];
+    const nib_allocator a = nib__allocator_default();
+    nib_pool *pool;
+    (void)make_values(state);
+    copy_moments(r);
+    assert_int_equal(nib__pool_open(&pool, 1, &a, NULL), NIB_OK);
+    assert_true(nib__moments_factor(r, K, after, &nib__moments__ref, pool));
+    nib__pool_close(pool);
+    for (int j = 0; j < K; j++) {
+        diagonal[j] = r[j * K + j] * r[j * K + j];
+        for (int i = 0; i < j; i++)
+            factor[i * K + j] = (float)(r[i * K + j] / r[j * K + j]);
+    }
+    return 0;
+}
+
+typedef struct coded {
+    int8_t codes[N][K];
+    float scales[N][K], zeros[N][K]; /* at most, of any type */
+    double objective[N][2];
+    int32_t failed[N];
+} coded;
+
+static void sweep(coded *out, const nib_quantizer *q, nib_quant_sweep_run run, int64_t step)
+{
+    static char room[1 << 20];
+    const nib_quant_sweep a = {.q = q,
+                               .rows = weights[0],
+                               .n = N,
+                               .k = K,
+                               .factor = factor,
+                               .diagonal = diagonal,
+                               .codes = out->codes[0],
+                               .scales = out->scales,
+                               .zeros = out->zeros,
+                               .objective = out->objective[0],
+                               .failed = out->failed};
+    memset(out, 0, sizeof *out);
+    assert_true(nib__quant_sweep_scratch(q) + 64 <= sizeof room);
+    for (int64_t i = 0; i < N; i += step)
+        run(&a, i, nib__min(i + step, N), room + (64 - (uintptr_t)room % 64) % 64);
+}
+
+/* d H d^T of a row. */
+static double error_of(const float *row, const nib_weight *of, int64_t i)
+{
+    static double h[K * K];
+    float decoded[K];
+    double sum = 0;
+    copy_moments(h);
+    nib__weight_row(of, i, decoded);
+    for (int a = 0; a < K; a++)
+        for (int b = 0; b < K; b++)
+            sum += (double)(row[a] - decoded[a]) * (double)(row[b] - decoded[b]) *
+                   (a <= b ? h[a * K + b] : h[b * K + a]);
+    return sum;
+}
+
+static void check_scheme(const char *name)
+{
+    static coded plain, best;
+    nib_scheme scheme;
+    nib_quantizer q;
+    nib_weight w;
+    double rounding = 0, left = 0;
+    assert_int_equal(nib__scheme_parse(&scheme, name, strlen(name), NULL), NIB_OK);
+    assert_int_equal(nib__quantizer_init(&q, &scheme, NIB_TYPE_BF16, K, NULL), NIB_OK);
+    assert_int_equal(nib__quantizer_method(&q, NIB_PTQ_SEARCH, NULL, NULL), NIB_OK);
+    if (nib__quantizer_needs_scan(&q)) {
+        float range[2] = {0, 0};
+        assert_int_equal(nib__quantizer_scan(&q, weights[0], 0, N, range, NULL), NIB_OK);
+        assert_int_equal(nib__quantizer_set_range(&q, range, NULL), NIB_OK);
+    }
+    sweep(&plain, &q, nib__quant_sweep__ref, 16);
+    sweep(&best, &q, nib__quant_sweep_best(nib__cpu_isa()), 3);
+    assert_memory_equal(&plain, &best, sizeof plain);
+    nib__quantizer_describe_weight(&w, &q, N, plain.codes, plain.scales,
+                                   q.zero_type == NIB_TYPE_NONE ? NULL : plain.zeros);
+    for (int64_t i = 0; i < N; i++) {
+        const double error = error_of(weights[i], &w, i);
+        assert_int_equal(plain.failed[i], 0);
+        assert_true(plain.objective[i][1] <= plain.objective[i][0]);
+        if (!(fabs(error - plain.objective[i][1]) <= 1e-3 * error))
+            fail_msg("%s: row %d loses %g, not %g", name, (int)i, error, plain.objective[i][1]);
+        rounding += plain.objective[i][0];
+        left += plain.objective[i][1];
+    }
+    if (!(left < 0.8 * rounding))
+        fail_msg("%s: %g of rounding's %g is left", name, left, rounding);
+}
+
+static void test_schemes(void **state)
+{
+    const char *const names[] = {"int4wo",    "int4wo-sym", "int4wo-g24", "8da4w",
+                                 "8da4w-row", "int8wo",     "fp8wo",      "mxfp8",
+                                 "mxfp4",     "nvfp4",      "int8dq",     "int4wo-ggml"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++)
+        check_scheme(names[i]);
+}
+
+/* A row that is not finite is named. */
+static void test_not_finite(void **state)
+{
+    static coded out;
+    nib_scheme scheme;
+    nib_quantizer q;
+    (void)state;
+    const float before = weights[20][150];
+    weights[20][150] = NAN;
+    assert_int_equal(nib__scheme_parse(&scheme, "int4wo", 6, NULL), NIB_OK);
+    assert_int_equal(nib__quantizer_init(&q, &scheme, NIB_TYPE_BF16, K, NULL), NIB_OK);
+    assert_int_equal(nib__quantizer_method(&q, NIB_PTQ_SEARCH, NULL, NULL), NIB_OK);
+    sweep(&out, &q, nib__quant_sweep_best(nib__cpu_isa()), 16);
+    weights[20][150] = before;
+    for (int i = 0; i < N; i++)
+        assert_int_equal(out.failed[i] != 0, i == 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_moments),
+        cmocka_unit_test(test_factor),
+        cmocka_unit_test(test_schemes),
+        cmocka_unit_test(test_not_finite),
+    };
+    return cmocka_run_group_tests(tests, make_factor, NULL);
+}
