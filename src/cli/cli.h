@@ -32,6 +32,7 @@ typedef struct settings {
     double temperature, top_p, min_p, repeat_penalty, loss_budget, time_limit;
     bool json, markdown, quiet, no_color, strict, force, dry_run, pack, ignore_eos, kernels,
         predict, operations, measure, train, keys, alone, clear, insecure, share_prefixes, help;
+    const char *save_logits, *logits_format;
 } settings;
 
 typedef struct command {
@@ -132,6 +133,8 @@ int read_file(char **out, const char *path, const char *what);
 /* After a file was made or renamed: its name survives a power cut. */
 void sync_parent(const char *path);
 void print_json_string(FILE *to, const char *text, size_t size); /* in quotes */
+/* Prints a member after others; JSON has no infinities and no NaN: null. */
+void print_json_number(const char *key, double value);
 const char *finish_word(nib_finish finish); /* "stop", "length", "cancelled", "context" */
 /* Opens the draft model of --draft as the request's. Returns 0, or prints an error and returns the
  * exit status. */
