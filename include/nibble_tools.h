@@ -114,7 +114,8 @@ NIB_CHECKED nib_status nib_convert(nib_model *model, const nib_convert_options *
 
 enum {
     NIB_EVAL_POSITIONS = 6, /* never changes: nib_eval_result has so many */
-    NIB_EVAL_RESAMPLES = 2000
+    NIB_EVAL_RESAMPLES = 2000,
+    NIB_EVAL_UNITS = 10 /* fewer windows or documents have no intervals */
 };
 
 typedef struct nib_eval_options {
@@ -160,8 +161,9 @@ typedef struct nib_eval_result {
     int64_t position_begin[NIB_EVAL_POSITIONS], position_predicted[NIB_EVAL_POSITIONS];
     double position_kl[NIB_EVAL_POSITIONS]; /* mean, nats; 0 if nothing was predicted there */
     /* 95 % intervals, lower and upper end, from resamples of whole units with replacement. With
-     * fewer than 10 units `resamples` is 0, and so are they; else it is NIB_EVAL_RESAMPLES. The
-     * seed is fixed: equal texts and models give equal bits, with any number of threads. */
+     * fewer than NIB_EVAL_UNITS units `resamples` is 0, and so are they; else it is
+     * NIB_EVAL_RESAMPLES. The seed is fixed: equal texts and models give equal bits, with any
+     * number of threads. */
     int64_t units, resamples;
     double kl_interval[2], loss_difference_interval[2], perplexity_ratio_interval[2],
         top1_agreement_interval[2];

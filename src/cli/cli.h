@@ -20,9 +20,10 @@ typedef struct list {
 typedef struct settings {
     list arguments; /* MODEL, OUT, ... */
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
-        *calibrate, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg,
-        *speed, *for_device, *sweep, *peer, *peer_model, *cache_type, *cache_dir, *host, *key_file,
-        *name, *chat_template, *schema, *sandbox, *draft, *draft_recipe;
+        *calibrate, *against, *save_logits, *logits_format, *out, *value, *prompt, *prompt_file,
+        *text, *tokenizer, *isa, *svg, *speed, *for_device, *sweep, *peer, *peer_model, *cache_type,
+        *cache_dir, *host, *key_file, *name, *chat_template, *schema, *sandbox, *draft,
+        *draft_recipe;
     unsigned long long seed, memory;
     unsigned long long body_limit;
     list skip, only, allow, kernel, place, without, stop, origins;
@@ -32,7 +33,6 @@ typedef struct settings {
     double temperature, top_p, min_p, repeat_penalty, loss_budget, time_limit;
     bool json, markdown, quiet, no_color, strict, force, dry_run, pack, ignore_eos, kernels,
         predict, operations, measure, train, keys, alone, clear, insecure, share_prefixes, help;
-    const char *save_logits, *logits_format;
 } settings;
 
 typedef struct command {

@@ -31,6 +31,9 @@ static void print_json_intervals(const nib_eval_result *e)
         print_json_interval("loss_difference", e->loss_difference_interval);
         print_json_interval("perplexity_ratio", e->perplexity_ratio_interval);
         print_json_interval("top1_agreement", e->top1_agreement_interval);
+    } else {
+        printf(", \"needed\": %d, \"absent\": \"%s\"", NIB_EVAL_UNITS,
+               e->units == 1 ? "one_unit" : "few_units");
     }
     putchar('}');
 }
@@ -133,7 +136,8 @@ static void print_comparison(const nib_eval_result *e)
         printf("intervals   %" PRId64 " resamples of %" PRId64 " %ss\n", e->resamples, e->units,
                unit);
     else
-        printf("intervals   none: they need 10 %ss, the text has %" PRId64 "\n", unit, e->units);
+        printf("intervals   none: they need %d %ss, the text has %" PRId64 "\n", NIB_EVAL_UNITS,
+               unit, e->units);
 }
 
 static void print_text(const nib_eval_result *e, const reference *against)

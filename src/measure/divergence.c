@@ -18,8 +18,7 @@ enum {
     LEAST_EXPONENT = -40, /* bin 0 has what is below 2^-40 nats, also rounding below 0 */
     OCTAVES = 64,         /* the last bin has what is above 2^24 nats, too */
     BINS = 1 + (OCTAVES << STEP_BITS),
-    INTERVAL_UNITS = 10, /* fewer have no interval */
-    SEED = 0x6b6c,       /* of the resamples; any number would do */
+    SEED = 0x6b6c, /* of the resamples; any number would do */
 };
 
 /* Bounds of the positions reported apart: of 0 to 7, 8 to 31, ... */
@@ -172,7 +171,7 @@ static void middle(double interval[2], double values[NIB_EVAL_RESAMPLES])
 static nib_status store_intervals(const nib_divergence *d, nib_eval_result *out, nib_err *err)
 {
     out->units = (int64_t)d->unit_count;
-    if (d->unit_count < INTERVAL_UNITS)
+    if (d->unit_count < NIB_EVAL_UNITS)
         return NIB_OK;
     resampled *values = nib__calloc(&d->allocator, 1, sizeof *values);
     if (!values)
