@@ -32,7 +32,8 @@ typedef struct settings {
         lookup, logprobs, batch, port, parallel, queue, connections;
     double temperature, top_p, min_p, repeat_penalty, loss_budget, time_limit;
     bool json, markdown, quiet, no_color, strict, force, dry_run, pack, ignore_eos, kernels,
-        predict, operations, measure, train, keys, alone, clear, insecure, share_prefixes, help;
+        predict, by_layer, operations, measure, train, keys, alone, clear, insecure, share_prefixes,
+        help;
 } settings;
 
 typedef struct command {

@@ -82,7 +82,8 @@ const command commands[] = {
      "nibble eval MODEL --text book.txt\n"
      "nibble eval QUANTIZED --text book.txt --window 256 --against MODEL\n"
      "nibble eval MODEL --text book.txt --save-logits book.logits\n"
-     "nibble eval QUANTIZED --text book.txt --against book.logits",
+     "nibble eval QUANTIZED --text book.txt --against book.logits\n"
+     "nibble eval MODEL --recipe 8da4w --text book.txt --against MODEL --by-layer",
      0, 1, run_eval},
     {"verify", "MODEL", "check a checkpoint for errors",
      "Checks hashes against the manifest, value ranges, NaN and Inf by tensor and index, and that "

@@ -129,6 +129,10 @@ const option option_table[] = {
      "nats, "
      "and only the second half of whole windows (default: nibble)",
      ON_EVAL},
+    {"by-layer", 0, KIND_FLAG, AT(by_layer), NULL,
+     "also compare with each layer that --recipe changes quantized alone; needs --against, best a "
+     "FILE, and takes one more evaluation per layer",
+     ON_EVAL},
     {"against", 0, KIND_TEXT, AT(against), "MODEL",
      "checkpoint to compare with, tensor by tensor and, if both can run, by their predictions",
      ON_VERIFY},

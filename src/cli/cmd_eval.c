@@ -7,12 +7,21 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* What the model is compared with. */
 typedef struct reference {
     const nib_plan *plan;    /* NULL: not with a model */
+    nib_session *session;    /* of that model */
     const char *logits_path; /* NULL: not with a file */
 } reference;
+
+/* The layers that a recipe changes, in the order of the plan, each evaluated alone. */
+typedef struct layer_results {
+    nib_plan_layer *layers;   /* [count] */
+    nib_eval_result *results; /* [count] */
+    size_t count;
+} layer_results;
 
 /* ---- JSON ---- */
 
@@ -70,7 +79,25 @@ static void print_json_comparison(const nib_eval_result *e)
     print_json_intervals(e);
 }
 
-static int print_json(const nib_eval_result *e, const nib_plan *plan, const reference *against)
+static void print_json_layers(const layer_results *by_layer)
+{
+    fputs(", \"by_layer\": [", stdout);
+    for (size_t i = 0; i < by_layer->count; i++) {
+        const nib_eval_result *e = &by_layer->results[i];
+        const nib_plan_layer *layer = &by_layer->layers[i];
+        fputs(i > 0 ? ", {\"name\": " : "{\"name\": ", stdout);
+        print_json_string(stdout, layer->name, strlen(layer->name));
+        printf(", \"scheme\": \"%s\"", layer->done);
+        print_json_number("kl", e->kl);
+        if (e->resamples > 0)
+            print_json_interval("kl_interval", e->kl_interval);
+        putchar('}');
+    }
+    putchar(']');
+}
+
+static int print_json(const nib_eval_result *e, const layer_results *by_layer, const nib_plan *plan,
+                      const reference *against)
 {
     printf("{\"schema\": 1");
     print_json_number("loss", e->loss);
@@ -79,6 +106,8 @@ static int print_json(const nib_eval_result *e, const nib_plan *plan, const refe
            e->first_scored);
     if (against->plan || against->logits_path)
         print_json_comparison(e);
+    if (by_layer->count > 0)
+        print_json_layers(by_layer);
     int status = print_ledger_members(plan);
     if (status == 0 && against->plan) {
         fputs(", \"against\": {\"schema\": 1", stdout);
@@ -152,6 +181,133 @@ static void print_text(const nib_eval_result *e, const reference *against)
         print_comparison(e);
 }
 
+/* ---- by layer ---- */
+
+/* The layer of that name. False: none. */
+static bool find_layer(nib_plan_layer *out, const nib_plan *plan, const char *name)
+{
+    nib_plan_facts facts = {.size = sizeof facts};
+    nib_plan_facts_get(plan, &facts);
+    for (size_t i = 0; i < facts.layers; i++) {
+        *out = (nib_plan_layer){.size = sizeof *out};
+        if (nib_plan_layer_get(plan, i, out, NULL) == NIB_OK && strcmp(out->name, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Collects the layers of the plan that are stored otherwise than without a recipe. */
+static int find_changed(layer_results *out, const nib_plan *plan, const nib_plan *plain)
+{
+    nib_plan_facts facts = {.size = sizeof facts};
+    nib_plan_facts_get(plan, &facts);
+    out->layers = calloc(facts.layers, sizeof *out->layers);
+    out->results = calloc(facts.layers, sizeof *out->results);
+    if (!out->layers || !out->results)
+        return fail(&(nib_err){NIB_NO_MEMORY, "out of memory for the results of layers"});
+    for (size_t i = 0; i < facts.layers; i++) {
+        nib_plan_layer *layer = &out->layers[out->count], stored;
+        nib_err err;
+        *layer = (nib_plan_layer){.size = sizeof *layer};
+        if (nib_plan_layer_get(plan, i, layer, &err) != NIB_OK)
+            return fail(&err);
+        if (find_layer(&stored, plain, layer->name) && strcmp(layer->done, stored.done) != 0)
+            out->count++;
+    }
+    return out->count > 0 ? 0 : fail_usage("--by-layer: the recipe changes no layer");
+}
+
+/* Finds the layers to evaluate alone, and says what that costs. */
+static int open_layers(layer_results *out, const run_context *r, const reference *against,
+                       const settings *s)
+{
+    const nib_request request = {.dtype = s->dtype, .device = s->device, .context = s->context};
+    nib_plan *plain;
+    nib_err err;
+    if (nib_plan_open(&plain, r->model, &request, &err) != NIB_OK)
+        return fail(&err);
+    const int status = find_changed(out, nib_session_plan(r->session), plain);
+    nib_plan_close(plain);
+    if (status == 0 && !s->quiet) {
+        clear_progress();
+        fprintf(stderr,
+                "by layer: the text is evaluated %zu times, once with all of the recipe%s\n",
+                out->count + 1,
+                against->session ? "; each time the other model runs, too, which a file of its "
+                                   "logits would save (--save-logits)"
+                                 : "");
+    }
+    return status;
+}
+
+static void close_layers(layer_results *by_layer)
+{
+    free(by_layer->layers);
+    free(by_layer->results);
+}
+
+static int fail_alone(const nib_plan_layer *layer, const nib_plan_layer *alone)
+{
+    nib_err err = {.status = NIB_NOT_AS_ASKED};
+    snprintf(err.text, sizeof err.text, "%s runs as %s, but quantized alone as %s", layer->name,
+             layer->done, alone->done ? alone->done : "nothing");
+    return fail(&err);
+}
+
+/* Evaluates the model with this layer alone as the recipe says. */
+static int evaluate_layer(nib_eval_result *result, const run_context *r,
+                          const nib_plan_layer *layer, const reference *against,
+                          nib_eval_options options, const settings *s)
+{
+    nib_request request = request_of(s);
+    nib_plan *plan = NULL;
+    nib_session *session = NULL;
+    nib_plan_layer alone;
+    nib_err err;
+    request.only = (nib_strings){.items = &layer->name, .count = 1};
+    options.save_logits = options.logits_format = NULL;
+    *result = (nib_eval_result){.size = sizeof *result};
+    int status = 0;
+    if (nib_plan_open(&plan, r->model, &request, &err) != NIB_OK ||
+        nib_session_open(&session, r->model, plan, 1, &err) != NIB_OK)
+        status = fail(&err);
+    else if (!find_layer(&alone, nib_session_plan(session), layer->name) || !alone.done ||
+             strcmp(alone.done, layer->done) != 0)
+        status = fail_alone(layer, &alone);
+    else if (nib_eval(session, against->session, &options, result, &err) != NIB_OK)
+        status = fail(&err);
+    nib_session_close(session);
+    nib_plan_close(plan);
+    return status;
+}
+
+/* Prints each layer's line when it is known: with --json, which prints them at the end, a count. */
+static int evaluate_layers(layer_results *by_layer, const run_context *r, const reference *against,
+                           const nib_eval_options *options, const settings *s)
+{
+    double sum = 0;
+    for (size_t i = 0; i < by_layer->count; i++) {
+        const nib_plan_layer *layer = &by_layer->layers[i];
+        nib_eval_result *e = &by_layer->results[i];
+        const int status = evaluate_layer(e, r, layer, against, *options, s);
+        if (status)
+            return status;
+        clear_progress();
+        sum += e->kl;
+        if (s->json && !s->quiet)
+            fprintf(stderr, "layer %zu of %zu: %s\n", i + 1, by_layer->count, layer->name);
+        if (s->json)
+            continue;
+        printf("%s%-40s %-16s %.6f", i > 0 ? "" : "KL by layer, alone\n", layer->name, layer->done,
+               e->kl);
+        print_interval(e, 6, e->kl_interval);
+        fflush(stdout);
+    }
+    if (by_layer->count > 0 && !s->json)
+        printf("%-57s %.6f\n", "sum", sum);
+    return 0;
+}
+
 /* ---- the command ---- */
 
 /* Prints the other model's settings under its name. */
@@ -170,29 +326,42 @@ static int print_against_settings(const nib_plan *plan, const settings *s)
     return status == NIB_OK ? 0 : fail(&err);
 }
 
-/* other NULL: alone, or with the file of logits. */
-static int evaluate(const run_context *r, const run_context *other, const settings *s)
+/* With `against`, and by layer if there are any. */
+static int evaluate_all(const run_context *r, const reference *against, layer_results *by_layer,
+                        const settings *s)
 {
-    const reference against = {.plan = other ? nib_session_plan(other->session) : NULL,
-                               .logits_path = other ? NULL : s->against};
     const nib_eval_options options = {.size = sizeof options,
                                       .text_path = s->text,
                                       .window = s->window,
-                                      .against_logits = against.logits_path,
+                                      .against_logits = against->logits_path,
                                       .save_logits = s->save_logits,
                                       .logits_format = s->logits_format};
     nib_eval_result result = {.size = sizeof result};
     nib_err err;
-    if (nib_eval(r->session, other ? other->session : NULL, &options, &result, &err) != NIB_OK)
+    if (nib_eval(r->session, against->session, &options, &result, &err) != NIB_OK)
         return fail(&err);
     clear_progress();
-    const nib_plan *plan = nib_session_plan(r->session);
-    int printed = 0;
-    if (s->json)
-        printed = print_json(&result, plan, &against);
-    else
-        print_text(&result, &against);
-    return printed ? printed : finish_stdout(print_summary(r, s));
+    if (!s->json)
+        print_text(&result, against);
+    fflush(stdout);
+    int status = evaluate_layers(by_layer, r, against, &options, s);
+    if (status == 0 && s->json)
+        status = print_json(&result, by_layer, nib_session_plan(r->session), against);
+    return status ? status : finish_stdout(print_summary(r, s));
+}
+
+/* other NULL: alone, or with the file of logits. */
+static int evaluate(const run_context *r, const run_context *other, const settings *s)
+{
+    const reference against = {.plan = other ? nib_session_plan(other->session) : NULL,
+                               .session = other ? other->session : NULL,
+                               .logits_path = other ? NULL : s->against};
+    layer_results by_layer = {0};
+    int status = s->by_layer ? open_layers(&by_layer, r, &against, s) : 0;
+    if (status == 0)
+        status = evaluate_all(r, &against, &by_layer, s);
+    close_layers(&by_layer);
+    return status;
 }
 
 /* The other model runs as stored, with the same activation type and strictness. */
@@ -219,6 +388,9 @@ int run_eval(const settings *s)
     const char *path = model_path(s);
     if (!path || !s->text)
         return fail_usage("`nibble eval` needs MODEL and --text FILE");
+    if (s->by_layer && (!s->against || !s->recipe))
+        return fail_usage("--by-layer needs --recipe, which says how each layer is quantized, and "
+                          "--against, the model without it or its logits");
     nib_engine *engine;
     int status = open_engine(&engine, s);
     if (status)

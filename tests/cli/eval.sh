@@ -45,6 +45,21 @@ refused 2 'unknown format of logits "f8"; use nibble or llama.cpp' eval "$MODEL"
 refused 2 'a format of logits needs a file*' eval "$MODEL" --text text.txt --logits-format nibble
 check 'nothing half written' test "$(echo *.logits*)" = 'codes.logits cut.logits f32.logits other.logits'
 
+# by layer: each line is what --only this layer gives, and the lines are in the plan's order
+layers=(--only '*.layers.0.mlp.*' --only lm_head)
+nibble eval "$MODEL" --recipe int4wo-g32 "${layers[@]}" --text text.txt --against f32.logits --by-layer --json 2>err >layers.json
+equal 'the cost is said first' 'by layer: the text is evaluated 5 times, once with all of the recipe' "$(head -n 1 err)"
+check 'each layer is named as it is evaluated' grep -q '^layer 4 of 4: lm_head$' err
+by_layer() { python3 -c 'import json; print(*("%(name)s %(scheme)s %(kl).6f" % l for l in json.load(open("layers.json"))["by_layer"]), sep="\n")'; }
+equal 'layers in order' 'model.layers.0.mlp.gate_proj model.layers.0.mlp.up_proj model.layers.0.mlp.down_proj lm_head' "$(by_layer | cut -d ' ' -f 1 | paste -sd ' ')"
+alone=$(nibble eval "$MODEL" --recipe int4wo-g32 --only lm_head --text text.txt --against f32.logits --json --quiet | python3 -c 'import json, sys; print("%.6f" % json.load(sys.stdin)["kl"])')
+equal 'a layer alone as with --only' "lm_head int4wo-g32@cpu $alone" "$(by_layer | tail -n 1)"
+nibble eval "$MODEL" --recipe int4wo-g32 --only lm_head --text text.txt --window 16 --against "$MODEL" --by-layer >out 2>err
+check 'the other model runs as often' grep -q 'evaluated 2 times, .* each time the other model runs, too' err
+equal 'the same with a model, as text' "$alone" "$(sed -n 's/^sum  *//p' out)"
+refused 2 '--by-layer needs --recipe, *' eval q --text text.txt --against f32.logits --by-layer
+refused 2 '--by-layer needs --recipe, *' eval "$MODEL" --recipe int8wo --text text.txt --by-layer
+
 nibble eval "$MODEL" --text text.txt --cache-type int8 --against "$MODEL" --json 2>err | python3 -c 'import json, sys; print(0 < json.load(sys.stdin)["kl"] < 1e-3)' >out
 equal 'an int8 cache has a small KL' True "$(cat out)"
 check 'the ledger names the int8 cache' grep -q '0 substituted; KV cache in int8, 400 B per token$' err
