@@ -120,11 +120,24 @@ NIB_CHECKED nib_status nib_convert(nib_model *model, const nib_convert_options *
 
 /* ---- eval: the loss of a text ---------------------------------------------------------------- */
 
+enum {
+    NIB_EVAL_POSITIONS = 6, /* never changes: nib_eval_result has so many */
+    NIB_EVAL_RESAMPLES = 2000,
+    NIB_EVAL_UNITS = 10 /* fewer windows or documents have no intervals */
+};
+
 typedef struct nib_eval_options {
     size_t size;
     const char *text_path; /* required: a text, or JSON lines with a `text` key (.jsonl) */
-    int64_t window;        /* tokens; 0: min(context, 4,096) */
-    uint64_t reserved[4];
+    int64_t window;        /* tokens; 0: that of against_logits, without one min(context, 4,096) */
+    const char *against_logits; /* file of logits to compare with in place of a session; NULL: none.
+                                   Its text and tokenizer must be these */
+    const char *save_logits;    /* file that gets the logits of the session; NULL: none. It must not
+                                   exist, and appears complete or not at all */
+    const char *logits_format;  /* of save_logits: "nibble", logits in f32; "llama.cpp", what its
+                                   llama-perplexity writes and reads, log-probabilities in 16 bits
+                                   down to 16 nats below the largest. NULL: nibble */
+    uint64_t reserved[1];
 } nib_eval_options;
 
 typedef struct nib_eval_result {
@@ -136,14 +149,45 @@ typedef struct nib_eval_result {
                               without another session, as the next */
     double top1_agreement; /* share of positions with the same most likely token, 0 to 1 */
     double seconds;
+    int64_t first_scored; /* position in a window from which predictions count: 0, or the middle if
+                             a file of llama.cpp is read or written, whose windows are also whole
+                             ones only */
+    bool documents;       /* units are documents: the text is JSON lines */
+    /* What follows compares with the other model; 0 without one. The KL divergence of a token is
+     * the sum over the vocabulary, in f64, of p_ref (log p_ref - log p); its percentiles are values
+     * of nearest rank, within 0.03 %, and below 2^-40 they are 0. A unit is a window of the text,
+     * counted from 1, or the document of a line of JSON lines. */
+    double kl_median, kl_p99, kl_p999, kl_largest; /* nats */
+    int64_t kl_largest_unit, kl_largest_position;  /* where: the position, from 0 in its window, of
+                                                      the token before the predicted one */
+    int64_t kl_largest_token;                      /* id of the predicted token */
+    double against_loss;                           /* nats per predicted token */
+    double loss_difference;                        /* loss - against_loss */
+    double perplexity_ratio;                       /* exp(loss_difference) */
+    /* By the position of the token before the predicted one: from position_begin[i] to before
+     * position_begin[i + 1]; the last has no end. */
+    int64_t position_begin[NIB_EVAL_POSITIONS], position_predicted[NIB_EVAL_POSITIONS];
+    double position_kl[NIB_EVAL_POSITIONS]; /* mean, nats; 0 if nothing was predicted there */
+    /* 95 % intervals, lower and upper end, from resamples of whole units with replacement. With
+     * fewer than NIB_EVAL_UNITS units `resamples` is 0, and so are they; else it is
+     * NIB_EVAL_RESAMPLES. The seed is fixed: equal texts and models give equal bits, with any
+     * number of threads. */
+    int64_t units, resamples;
+    double kl_interval[2], loss_difference_interval[2], perplexity_ratio_interval[2],
+        top1_agreement_interval[2];
 } nib_eval_result;
 
 /* Measures the loss of a text, in sequence 0. against: a session of another model with the same
- * vocabulary to compare with, or NULL. NIB_USAGE: no text, the window does not fit a context, or
- * the vocabularies differ; NIB_CHECK_FAILED: a loss is not finite. */
+ * vocabulary to compare with, or NULL. Logits are read and written as in docs/formats.md; before a
+ * file is written, the log gets its size. NIB_USAGE: no text, the window does not fit a context,
+ * the vocabularies differ, or two things to compare with; NIB_BAD_INPUT: a file of logits is
+ * damaged or belongs to another text, tokenizer, window or vocabulary; NIB_EXISTS: save_logits
+ * exists; NIB_CHECK_FAILED: a loss is not finite. */
 NIB_CHECKED nib_status nib_eval(nib_session *session, nib_session *against,
                                 const nib_eval_options *options, nib_eval_result *result,
                                 nib_err *err);
+/* Whether a file begins as a file of logits that nib_eval reads; false if it cannot be read. */
+NIB_API bool nib_is_logits_file(const char *path);
 
 /* ---- bench: time and predict ----------------------------------------------------------------- */
 

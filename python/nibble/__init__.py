@@ -15,14 +15,14 @@ from ._errors import (BadInput, Cancelled, CheckFailed, Error, Exists, Failed, I
 from ._generate import Generation, Piece, Stats, TokenLogprob
 from ._model import Model, ModelFacts
 from ._plan import (Plan, PlanAdvice, PlanCandidate, PlanLayer, PlanSetting, PlanUse, Reason)
-from ._reports import (EvalResult, advise, convert, devices, eval, explain, formats, info, kernels,
-                       models, plan, quantize, recipes, verify)
+from ._reports import (Comparison, EvalResult, advise, convert, devices, eval, explain, formats,
+                       info, kernels, models, plan, quantize, recipes, verify)
 from ._session import HIDDEN, LOGITS, Sampler, Session
 from ._tokenizer import Tokenizer
 
 __all__ = [
-    "BadInput", "Cancelled", "CheckFailed", "Error", "EvalResult", "Exists", "Failed", "Generation",
-    "HIDDEN", "IOFailed", "LOGITS", "Model", "ModelFacts", "NoMemory", "NotAsAsked", "Piece", "Plan",
+    "BadInput", "Cancelled", "CheckFailed", "Comparison", "Error", "EvalResult", "Exists", "Failed",
+    "Generation", "HIDDEN", "IOFailed", "LOGITS", "Model", "ModelFacts", "NoMemory", "NotAsAsked", "Piece", "Plan",
     "PlanAdvice", "PlanCandidate", "PlanLayer", "PlanSetting", "PlanUse", "Reason", "Sampler",
     "Session", "Stats", "TokenLogprob", "Tokenizer", "Unsupported", "Usage", "__version__", "advise",
     "convert", "devices", "eval", "explain", "formats", "info", "kernels", "models", "plan",

@@ -55,6 +55,9 @@ NIB_FINISH_STOP = 0
 NIB_FINISH_LENGTH = 1
 NIB_FINISH_CANCELLED = 2
 NIB_FINISH_CONTEXT = 3
+NIB_EVAL_POSITIONS = 6
+NIB_EVAL_RESAMPLES = 2000
+NIB_EVAL_UNITS = 10
 NIB_BENCH_CONTEXTS = 16
 NIB_BENCH_BATCH = 512
 NIB_BENCH_ROUNDS = 1000
@@ -245,13 +248,24 @@ class nib_convert_options(Structure):
 
 class nib_eval_options(Structure):
     _fields_ = [("size", c_size_t), ("text_path", c_char_p), ("window", c_int64),
-                ("reserved", c_uint64 * 4)]
+                ("against_logits", c_char_p), ("save_logits", c_char_p),
+                ("logits_format", c_char_p), ("reserved", c_uint64 * 1)]
 
 
 class nib_eval_result(Structure):
     _fields_ = [("size", c_size_t), ("loss", c_double), ("perplexity", c_double),
                 ("predicted", c_int64), ("kl", c_double), ("top1_agreement", c_double),
-                ("seconds", c_double)]
+                ("seconds", c_double), ("first_scored", c_int64), ("documents", c_bool),
+                ("kl_median", c_double), ("kl_p99", c_double), ("kl_p999", c_double),
+                ("kl_largest", c_double), ("kl_largest_unit", c_int64),
+                ("kl_largest_position", c_int64), ("kl_largest_token", c_int64),
+                ("against_loss", c_double), ("loss_difference", c_double),
+                ("perplexity_ratio", c_double), ("position_begin", c_int64 * 6),
+                ("position_predicted", c_int64 * 6), ("position_kl", c_double * 6),
+                ("units", c_int64), ("resamples", c_int64), ("kl_interval", c_double * 2),
+                ("loss_difference_interval", c_double * 2),
+                ("perplexity_ratio_interval", c_double * 2),
+                ("top1_agreement_interval", c_double * 2)]
 
 
 class nib_bench_speeds(Structure):
@@ -447,6 +461,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         POINTER(nib_err)]),
     "nib_eval": (c_int, [c_void_p, c_void_p, POINTER(nib_eval_options), POINTER(nib_eval_result),
         POINTER(nib_err)]),
+    "nib_is_logits_file": (c_bool, [c_char_p]),
     "nib_bench": (c_int, [c_void_p, POINTER(nib_bench_options), POINTER(nib_bench_result),
         POINTER(nib_err)]),
     "nib_bench_operations": (c_int, [c_void_p, POINTER(nib_bench_options), c_int, POINTER(nib_sink),

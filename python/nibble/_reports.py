@@ -211,6 +211,40 @@ def advise(path: Path, recipes: Strings = (), *, device: Optional[Path] = None,
         model.pointer, byref(struct), number, sink, err))
 
 
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far a model's predictions are from those of another model or of a file of logits. The KL
+    divergence is in nats per predicted token, from the other's distribution. Intervals are 95 %,
+    from resamples of whole windows, or documents of JSON lines; None: there are too few."""
+
+    against_loss: float
+    """Nats per predicted token."""
+    loss_difference: float
+    perplexity_ratio: float
+    kl_median: float
+    kl_p99: float
+    kl_p999: float
+    kl_largest: float
+    kl_largest_unit: int
+    """The window, from 1, or the line of JSON lines."""
+    kl_largest_position: int
+    """Position in the window, from 0, of the token before the predicted one."""
+    kl_largest_token: int
+    """Id of the predicted token."""
+    kl_by_position: dict[int, tuple[int, float]]
+    """The first position of a range: predicted tokens and mean KL divergence. A range ends before
+    the next; ranges without tokens are left out."""
+    units: int
+    """Windows or documents."""
+    kl_interval: Optional[Interval]
+    loss_difference_interval: Optional[Interval]
+    perplexity_ratio_interval: Optional[Interval]
+    top1_agreement_interval: Optional[Interval]
+
+
 @dataclass(frozen=True)
 class EvalResult:
     """The loss of a text."""
@@ -226,36 +260,67 @@ class EvalResult:
     """Share of positions with the same most likely token, 0 to 1."""
     plan: Plan
     against_plan: Optional[Plan]
+    """None: nothing to compare with, or a file of logits."""
+    first_scored: int
+    """Position in a window from which predictions count; above 0 only with llama.cpp's files."""
+    comparison: Optional[Comparison]
+
+
+def _comparison(result: Any) -> Comparison:
+    def interval(name: str) -> Optional[Interval]:
+        least, most = getattr(result, name)
+        return (least, most) if result.resamples > 0 else None
+    positions = zip(result.position_begin, result.position_predicted, result.position_kl)
+    return Comparison(
+        against_loss=result.against_loss, loss_difference=result.loss_difference,
+        perplexity_ratio=result.perplexity_ratio, kl_median=result.kl_median, kl_p99=result.kl_p99,
+        kl_p999=result.kl_p999, kl_largest=result.kl_largest,
+        kl_largest_unit=result.kl_largest_unit, kl_largest_position=result.kl_largest_position,
+        kl_largest_token=result.kl_largest_token,
+        kl_by_position={begin: (count, kl) for begin, count, kl in positions if count > 0},
+        units=result.units, kl_interval=interval("kl_interval"),
+        loss_difference_interval=interval("loss_difference_interval"),
+        perplexity_ratio_interval=interval("perplexity_ratio_interval"),
+        top1_agreement_interval=interval("top1_agreement_interval"))
 
 
 def eval(path: Path, text_path: Path, recipe: Optional[Path] = None, *,
          window: Optional[int] = None, against: Optional[Path] = None,
+         save_logits: Optional[Path] = None, logits_format: Optional[str] = None,
          **options: Unpack[RequestOptions]) -> EvalResult:
     """Measures the loss of a text: a text file, or JSON lines with a `text` key (.jsonl, .json).
 
-    window: tokens per window; None: the smaller of the context and 4,096. against: another model,
-    which runs as stored, to compare predictions with. The rest is as in `Model`.
+    window: tokens per window; None: that of a file of logits, else the smaller of the context and
+    4,096. against: another model, which runs as stored, or a file of its logits, to compare
+    predictions with. save_logits: a new file for the logits of every predicted token, in the
+    logits_format "nibble" (None) or "llama.cpp". The rest is as in `Model`.
 
-    CheckFailed: a loss is not finite.
+    CheckFailed: a loss is not finite; BadInput: a file of logits is damaged, or of another text;
+    Exists: save_logits exists.
     """
     at_least(1, window=window)
-    struct = fill(_api.nib_eval_options(), text_path=text_path, window=window)
+    is_file = against is not None and lib.nib_is_logits_file(path_of(against))
+    struct = fill(_api.nib_eval_options(), text_path=text_path, window=window,
+                  against_logits=against if is_file else None, save_logits=save_logits,
+                  logits_format=logits_format)
     result = _api.nib_eval_result(size=ctypes.sizeof(_api.nib_eval_result))
     with Model(path, recipe, **options) as model, model.session() as session:
         other = other_model = None
-        if against is not None:
+        if against is not None and not is_file:
             plain = {k: options.get(k) for k in ("dtype", "context", "strict", "allow")}
             other_model = Model._beside(model, against, plain)
             other = other_model.session()
         model._engine.run(session._handle, lambda err: lib.nib_eval(
             session._handle.pointer, other._handle.pointer if other is not None else None,
             byref(struct), byref(result), err))
-        compared = other is not None
+        compared = against is not None
         return EvalResult(
             loss=result.loss, perplexity=result.perplexity, predicted=result.predicted,
             seconds=result.seconds, kl=result.kl if compared else None,
             top1_agreement=result.top1_agreement if compared else None, plan=session.plan(),
-            against_plan=other.plan() if other is not None else None)
+            against_plan=other.plan() if other is not None else None,
+            first_scored=result.first_scored,
+            comparison=_comparison(result) if compared else None)
 
 
 def plan(path: Path, recipe: Optional[Path] = None, *, layer: Optional[str] = None,

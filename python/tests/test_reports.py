@@ -86,6 +86,18 @@ def test_verify(program_json, quantized, tmp_path):
     assert caught.value.report["findings"] and caught.value.status == "CHECK_FAILED" and caught.value.exit_status == 8
 
 
+def same_comparison(found, wanted):
+    """What `nibble eval --json` prints of a comparison, in nine digits."""
+    told, at = found.comparison, wanted["kl_largest_at"]
+    for name in ("against_loss", "loss_difference", "perplexity_ratio", "kl_median", "kl_p99", "kl_p999", "kl_largest"):
+        assert getattr(told, name) == pytest.approx(wanted[name], rel=1e-7), name
+    assert (told.kl_largest_unit, told.kl_largest_position, told.kl_largest_token) == (at["window"], at["position"], at["token"])
+    positions = {p["from"]: (p["predicted"], pytest.approx(p["kl"], rel=1e-7)) for p in wanted["kl_by_position"] if p["predicted"]}
+    assert told.kl_by_position == positions and told.units == wanted["intervals"]["units"]
+    for name in ("kl", "loss_difference", "perplexity_ratio", "top1_agreement"):
+        assert getattr(told, f"{name}_interval") == pytest.approx(tuple(wanted["intervals"][name]), rel=1e-7), name
+
+
 def test_eval(program_json, quantized, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text(open(f"{TALES}/heldout.txt", encoding="utf-8").read()[:3000], encoding="utf-8")
@@ -97,6 +109,18 @@ def test_eval(program_json, quantized, tmp_path):
     found = nibble.eval(quantized, text, window=128, against=TALES)
     wanted = program_json("eval", quantized, "--text", text, "--window", 128, "--against", TALES)
     assert found.kl == pytest.approx(wanted["kl"], rel=1e-8) and found.top1_agreement == pytest.approx(wanted["top1_agreement"])
+    assert found.comparison.kl_interval is None and wanted["intervals"]["absent"] == "few_units" and found.comparison.units > 1
+    logits = tmp_path / "tales.logits"
+    alone = nibble.eval(TALES, text, window=32, save_logits=logits)
+    assert alone.comparison is None and alone.first_scored == 0
+    found = nibble.eval(quantized, text, against=logits)
+    wanted = program_json("eval", quantized, "--text", text, "--against", logits)
+    same_comparison(found, wanted)
+    assert found.against_plan is None and found.comparison.against_loss == alone.loss
+    with pytest.raises(nibble.Exists):
+        nibble.eval(TALES, text, window=32, save_logits=logits)
+    with pytest.raises(nibble.Usage, match="unknown format of logits"):
+        nibble.eval(TALES, text, save_logits=tmp_path / "other.logits", logits_format="f8")
     with pytest.raises(nibble.IOFailed):
         nibble.eval(TALES, tmp_path / "no-such-text")
 

@@ -20,9 +20,10 @@ typedef struct list {
 typedef struct settings {
     list arguments; /* MODEL, OUT, ... */
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
-        *calibrate, *imatrix, *against, *out, *value, *prompt, *prompt_file, *text, *tokenizer,
-        *isa, *svg, *speed, *for_device, *sweep, *peer, *peer_model, *cache_type, *cache_dir, *host,
-        *key_file, *name, *chat_template, *schema, *sandbox, *draft, *draft_recipe;
+        *calibrate, *imatrix, *against, *save_logits, *logits_format, *out, *value, *prompt,
+        *prompt_file, *text, *tokenizer, *isa, *svg, *speed, *for_device, *sweep, *peer,
+        *peer_model, *cache_type, *cache_dir, *host, *key_file, *name, *chat_template, *schema,
+        *sandbox, *draft, *draft_recipe;
     unsigned long long seed, memory;
     unsigned long long body_limit;
     list skip, only, allow, kernel, place, without, stop, origins;
@@ -31,7 +32,8 @@ typedef struct settings {
         lookup, logprobs, batch, port, parallel, queue, connections;
     double temperature, top_p, min_p, repeat_penalty, loss_budget, time_limit;
     bool json, markdown, quiet, no_color, strict, force, dry_run, pack, ignore_eos, kernels,
-        predict, operations, measure, train, keys, alone, clear, insecure, share_prefixes, help;
+        predict, by_layer, operations, measure, train, keys, alone, clear, insecure, share_prefixes,
+        help;
 } settings;
 
 typedef struct command {
@@ -132,6 +134,8 @@ int read_file(char **out, const char *path, const char *what);
 /* After a file was made or renamed: its name survives a power cut. */
 void sync_parent(const char *path);
 void print_json_string(FILE *to, const char *text, size_t size); /* in quotes */
+/* Prints a member after others; JSON has no infinities and no NaN: null. */
+void print_json_number(const char *key, double value);
 const char *finish_word(nib_finish finish); /* "stop", "length", "cancelled", "context" */
 /* Opens the draft model of --draft as the request's. Returns 0, or prints an error and returns the
  * exit status. */

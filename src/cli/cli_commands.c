@@ -76,9 +76,14 @@ const command commands[] = {
      0, 1, run_serve},
     {"eval", "MODEL", "measure loss and perplexity on a text",
      "Measures loss (nats per predicted token) and perplexity; with --against, also the KL "
-     "divergence from another model and how often both predict the same token.",
+     "divergence from another model, its percentiles and its mean by position, the ratio of "
+     "perplexities, and how often both predict the same token. Intervals are bootstrapped over the "
+     "windows of a text, or over the documents of JSON lines.",
      "nibble eval MODEL --text book.txt\n"
-     "nibble eval QUANTIZED --text book.txt --window 256 --against MODEL",
+     "nibble eval QUANTIZED --text book.txt --window 256 --against MODEL\n"
+     "nibble eval MODEL --text book.txt --save-logits book.logits\n"
+     "nibble eval QUANTIZED --text book.txt --against book.logits\n"
+     "nibble eval MODEL --recipe 8da4w --text book.txt --against MODEL --by-layer",
      0, 1, run_eval},
     {"verify", "MODEL", "check a checkpoint for errors",
      "Checks hashes against the manifest, value ranges, NaN and Inf by tensor and index, and that "

@@ -125,7 +125,22 @@ const option option_table[] = {
     {"keys", 0, KIND_FLAG, AT(keys), NULL, "list every key of a training config; takes no CONFIG",
      ON_TRAIN},
     {"against", 0, KIND_TEXT, AT(against), "MODEL",
-     "model to compare with: KL divergence and agreement of the predicted tokens", ON_EVAL},
+     "model to compare with, or a FILE of its logits: KL divergence, loss difference and agreement "
+     "of the predicted tokens, with 95 % intervals",
+     ON_EVAL},
+    {"save-logits", 0, KIND_TEXT, AT(save_logits), "FILE",
+     "also write the logits of every predicted token to FILE, which must not exist, for --against; "
+     "4 bytes per token and entry of the vocabulary",
+     ON_EVAL},
+    {"logits-format", 0, KIND_TEXT, AT(logits_format), "FORMAT",
+     "format of --save-logits: nibble, or llama.cpp as llama-perplexity reads it: 2 bytes, 16 "
+     "nats, "
+     "and only the second half of whole windows (default: nibble)",
+     ON_EVAL},
+    {"by-layer", 0, KIND_FLAG, AT(by_layer), NULL,
+     "also compare with each layer that --recipe changes quantized alone; needs --against, best a "
+     "FILE, and takes one more evaluation per layer",
+     ON_EVAL},
     {"against", 0, KIND_TEXT, AT(against), "MODEL",
      "checkpoint to compare with, tensor by tensor and, if both can run, by their predictions",
      ON_VERIFY},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble generate, eval, and what all commands that run a model share. Each ends with the ledger's
+ * nibble generate, and what all commands that run a model share. Each ends with the ledger's
  * summary.
  */
 #include "cli.h"
@@ -226,8 +226,7 @@ void print_json_string(FILE *to, const char *text, size_t size)
     fputc('"', to);
 }
 
-/* JSON has no infinities and no NaN: null. */
-static void print_json_number(const char *key, double value)
+void print_json_number(const char *key, double value)
 {
     if (isfinite(value))
         printf(", \"%s\": %.9g", key, value);
@@ -393,103 +392,5 @@ int run_generate(const settings *s)
     }
     free(schema);
     free(text);
-    return status;
-}
-
-/* ---- eval ---- */
-
-static int print_eval(const nib_eval_result *e, const nib_plan *against, bool json,
-                      const nib_plan *plan)
-{
-    if (json) {
-        printf("{\"schema\": 1");
-        print_json_number("loss", e->loss);
-        print_json_number("perplexity", e->perplexity);
-        printf(", \"predicted\": %" PRId64, e->predicted);
-        if (against) {
-            print_json_number("kl", e->kl);
-            print_json_number("top1_agreement", e->top1_agreement);
-        }
-        int status = print_ledger_members(plan);
-        if (status == 0 && against) {
-            fputs(", \"against\": {\"schema\": 1", stdout);
-            status = print_ledger_members(against);
-            putchar('}');
-        }
-        puts("}");
-        return status;
-    }
-    printf("loss        %.4f nats per token\nperplexity  %.4f\npredicted   %" PRId64
-           " tokens in %.1f s\n",
-           e->loss, e->perplexity, e->predicted, e->seconds);
-    if (against)
-        printf("KL          %.6f nats per token\nagreement   %.2f %% of top-1 tokens\n", e->kl,
-               100 * e->top1_agreement);
-    return 0;
-}
-
-/* Prints the other model's settings under its name. */
-static int print_against_settings(const nib_plan *plan, const settings *s)
-{
-    kept_text k = {0};
-    nib_err err;
-    const nib_sink sink = {.write = kept_write, .ctx = &k};
-    const nib_status status = nib_plan_ledger_write(plan, NIB_FORM_TEXT, &sink, &err);
-    clear_progress();
-    if (status == NIB_OK && k.size > 0 && !s->quiet) {
-        fprintf(stderr, "against %s\n", s->against);
-        fwrite(k.text, 1, k.size, stderr);
-    }
-    free(k.text);
-    return status == NIB_OK ? 0 : fail(&err);
-}
-
-static int evaluate(const run_context *r, const run_context *other, const settings *s)
-{
-    const nib_eval_options options = {.text_path = s->text, .window = s->window};
-    nib_eval_result result = {.size = sizeof result};
-    nib_err err;
-    if (nib_eval(r->session, other ? other->session : NULL, &options, &result, &err) != NIB_OK)
-        return fail(&err);
-    clear_progress();
-    const int printed = print_eval(&result, other ? nib_session_plan(other->session) : NULL,
-                                   s->json, nib_session_plan(r->session));
-    return printed ? printed : finish_stdout(print_summary(r, s));
-}
-
-int run_eval(const settings *s)
-{
-    const char *path = model_path(s);
-    if (!path || !s->text)
-        return fail_usage("`nibble eval` needs MODEL and --text FILE");
-    nib_engine *engine;
-    int status = open_engine(&engine, s);
-    if (status)
-        return status;
-    run_context r, other;
-    const nib_request request = request_of(s);
-    status = open_run(&r, engine, s, path, &request);
-    if (status == 0) {
-        if (!s->against) {
-            status = evaluate(&r, NULL, s);
-        } else {
-            /* the other model runs as stored, with the same activation type and strictness */
-            const nib_request plain = {.dtype = s->dtype,
-                                       .context = s->context,
-                                       .strict = s->strict,
-                                       .allow = request.allow};
-            settings apart = *s; /* print_against_settings prints its settings instead */
-            apart.quiet = true;
-            status = open_run(&other, engine, &apart, s->against, &plain);
-            if (status == 0) {
-                status = print_against_settings(nib_session_plan(other.session), s);
-                if (status == 0)
-                    status = evaluate(&r, &other, s);
-                close_run(&other);
-            }
-        }
-        close_run(&r);
-    }
-    nib_engine_close(engine);
     return status;
 }

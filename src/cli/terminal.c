@@ -270,6 +270,7 @@ static struct {
     bool on, drawn;
     char what[32];
     double begun, last, first; /* seconds; first: share already done at `begun` */
+    double share;              /* done at the last call; less is done when the work starts again */
 } bar;
 
 static double seconds(void)
@@ -291,12 +292,13 @@ static void draw_progress(const char *what, uint64_t done, uint64_t total)
     enum { WIDTH = 32 };
     const double now = seconds();
     const double share = done < total ? (double)done / (double)total : 1;
-    if (strcmp(bar.what, what) != 0) {
+    if (strcmp(bar.what, what) != 0 || share < bar.share) {
         snprintf(bar.what, sizeof bar.what, "%s", what);
         bar.begun = now;
         bar.first = share;
         bar.last = 0;
     }
+    bar.share = share;
     /* no bar for work under 0.5 s; at most ten updates per second */
     if (now - bar.begun < 0.5 || now - bar.last < 0.1 || total == 0)
         return;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loss and perplexity of a text, and the distance between two models on it. A text is cut into
- * windows that do not overlap; each JSON line is a document. Every id of a window except the first
- * is predicted.
+ * Loss and perplexity of a text, and the distance between two models on it, or to a file of logits.
+ * A text is cut into windows that do not overlap; each JSON line is a document. Every id of a
+ * window except the first is predicted; with llama.cpp's files, those of its second half, as there.
  */
 #include "documents.h"
 #include "bench.h"
+#include "divergence.h"
+#include "logits_file.h"
 #include "public_struct.h"
 #include "portable_math.h"
 
@@ -14,128 +16,260 @@
 
 enum { LOGITS_LIMIT = 1 << 24 /* floats per pass: 64 MiB */ };
 
-/* What one predicted token adds. */
-typedef struct token_score {
-    double loss, kl;
-    bool agreed;
-} token_score;
-
-typedef struct evaluation {
+typedef struct evaluation evaluation;
+struct evaluation {
     nib_session *session, *against;
     const nib_eval_options *options;
     const nib_tokenizer *tokenizer;
-    int64_t window;
-    double loss, kl; /* sums */
-    int64_t predicted, agreed;
-    token_score *scores;  /* [NIB_CHUNK] */
+    nib_status (*each)(evaluation *e, const nib_token_window *window);
+    nib_logits_file reference; /* path NULL: none */
+    nib_logits_writer *writer; /* NULL: none */
+    nib_logits_format format;  /* says how the text is cut, and what of a window counts */
+    int64_t window, first_scored;
+    double loss; /* sum */
+    int64_t predicted;
+    nib_divergence *divergence;   /* NULL: nothing to compare with */
+    nib_token_divergence *scores; /* [NIB_CHUNK] */
+    float *space;                 /* [threads][vocab]: rows of the reference */
+    bool documents;
     uint64_t done, total; /* bytes, for progress */
     nib_err *err;
-} evaluation;
+};
 
 typedef struct scoring {
-    const float *logits, *other; /* [count][vocab]; other NULL: none */
+    const float *logits, *other;      /* [count][vocab]; other NULL: no other session */
+    const nib_logits_file *reference; /* NULL: none */
+    float *space;                     /* [threads][vocab] */
     const int32_t *targets;
-    int64_t vocab;
-    token_score *scores;
+    int64_t vocab, position, unit, row; /* position, row: of the first logits; of the reference */
+    nib_token_divergence *scores;
 } scoring;
+
+/* The reference's log-probabilities of a token: logits - all. */
+typedef struct reference_row {
+    const float *logits;
+    double all, least; /* least: tokens up to this log-probability are left out */
+    int64_t best;
+} reference_row;
+
+static reference_row find_reference(const scoring *s, int worker, int64_t i)
+{
+    reference_row r = {.least = -INFINITY};
+    r.logits = s->reference
+                   ? nib__logits_row(s->reference, s->row + i, s->space + worker * s->vocab)
+                   : s->other + i * s->vocab;
+    r.all = nib__log_sum(r.logits, s->vocab, &r.best);
+    /* llama.cpp's codes are log-probabilities, whose clamped tail adds up to more than 1 */
+    if (s->reference && s->reference->format == NIB_LOGITS_LLAMA_CPP) {
+        r.all = 0;
+        r.least = NIB_LLAMA_CPP_LEAST;
+    }
+    return r;
+}
 
 static void job_score(void *ctx, int worker, int64_t begin, int64_t end)
 {
     const scoring *s = ctx;
-    (void)worker;
     for (int64_t i = begin; i < end; i++) {
         const float *logits = s->logits + i * s->vocab;
-        int64_t best, other_best;
+        int64_t best;
         const double all = nib__log_sum(logits, s->vocab, &best);
-        token_score *score = &s->scores[i];
-        *score = (token_score){.loss = all - (double)logits[s->targets[i]]};
-        if (!s->other)
+        nib_token_divergence *score = &s->scores[i];
+        *score = (nib_token_divergence){.loss = all - (double)logits[s->targets[i]],
+                                        .token = s->targets[i],
+                                        .position = s->position + i,
+                                        .unit = s->unit};
+        if (!s->other && !s->reference)
             continue;
-        const float *other = s->other + i * s->vocab;
-        const double other_all = nib__log_sum(other, s->vocab, &other_best);
+        const reference_row other = find_reference(s, worker, i);
         for (int64_t v = 0; v < s->vocab; v++) {
-            const double log_p = (double)other[v] - other_all;
-            score->kl += nib__exp(log_p) * (log_p - ((double)logits[v] - all));
+            const double log_p = (double)other.logits[v] - other.all;
+            if (!(log_p <= other.least)) /* NaN counts */
+                score->kl += nib__exp(log_p) * (log_p - ((double)logits[v] - all));
         }
-        score->agreed = best == other_best;
+        score->reference_loss = other.all - (double)other.logits[s->targets[i]];
+        score->same_top = best == other.best;
     }
 }
 
+/* Logits of the positions from `from` to before `last`. */
 static nib_status run_slots(nib_session *session, const int32_t *ids, int64_t first, int64_t count,
-                            int64_t last, const float **logits, nib_err *err)
+                            int64_t from, int64_t last, const float **logits, nib_err *err)
 {
     nib_slot slots[NIB_CHUNK];
     for (int64_t i = 0; i < count; i++)
-        slots[i] = (nib_slot){.position = (int32_t)(first + i),
-                              .token = ids[first + i],
-                              .outputs = first + i < last ? NIB_SLOT_LOGITS : 0};
+        slots[i] =
+            (nib_slot){.position = (int32_t)(first + i),
+                       .token = ids[first + i],
+                       .outputs = first + i >= from && first + i < last ? NIB_SLOT_LOGITS : 0};
     return nib__runner_step(&session->runner, slots, (size_t)count, logits, err);
 }
 
-/* One window: ids[0..count). */
-static nib_status eval_window(evaluation *e, const int32_t *ids, int64_t count)
+static nib_status fail_not_finite(const evaluation *e, bool lost, int64_t token)
+{
+    if (!lost && e->reference.path)
+        return nib__fail(e->err, NIB_BAD_INPUT,
+                         "%s: row %" PRId64 " gives no finite distance; it holds NaN or Inf",
+                         e->reference.path, token);
+    return nib__fail(e->err, NIB_CHECK_FAILED,
+                     "the %s of predicted token %" PRId64 " is not finite; `nibble verify` of %s "
+                     "model finds the tensor that holds NaN or Inf",
+                     lost ? "loss" : "distance to the other model", token, lost ? "the" : "that");
+}
+
+static nib_status add_scores(evaluation *e, const scoring *s, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const bool lost = !isfinite(s->scores[i].loss);
+        if (lost || !isfinite(s->scores[i].kl) || !isfinite(s->scores[i].reference_loss))
+            return fail_not_finite(e, lost, e->predicted + i);
+        e->loss += s->scores[i].loss;
+        if (e->divergence)
+            NIB_TRY(nib__divergence_add(e->divergence, &s->scores[i], e->err));
+    }
+    e->predicted += count;
+    return NIB_OK;
+}
+
+/* Scores the logits of `count` positions, the first of which s has. */
+static nib_status score_rows(evaluation *e, scoring *s, int64_t count)
+{
+    nib_pool *pool = e->session->model->engine->pool;
+    if (e->reference.path) {
+        s->reference = &e->reference;
+        NIB_TRY(nib__logits_check(&e->reference, s->row, count, e->err));
+    }
+    nib__pool_run(pool, count, 4, false, job_score, s);
+    NIB_TRY(add_scores(e, s, count));
+    return e->writer ? nib__logits_writer_add(e->writer, s->logits, count, pool, e->err) : NIB_OK;
+}
+
+static nib_status eval_window(evaluation *e, const nib_token_window *w)
 {
     const int64_t vocab = nib_session_vocab(e->session);
     const int64_t chunk = nib__max(1, nib__min(NIB_CHUNK, LOGITS_LIMIT / vocab));
+    const int64_t last = w->count - 1, from = e->first_scored;
     nib__kv_truncate(&e->session->runner.kv, 0, 0);
     if (e->against)
         nib__kv_truncate(&e->against->runner.kv, 0, 0);
-    for (int64_t first = 0; first < count - 1; first += chunk) {
-        const int64_t part = nib__min(chunk, count - first),
-                      scored = nib__min(part, count - 1 - first);
-        scoring s = {.vocab = vocab, .targets = ids + first + 1, .scores = e->scores};
-        NIB_TRY(run_slots(e->session, ids, first, part, count - 1, &s.logits, e->err));
+    for (int64_t first = 0; first < last; first += chunk) {
+        const int64_t part = nib__min(chunk, w->count - first), begin = nib__max(first, from);
+        scoring s = {.targets = w->ids + begin + 1,
+                     .vocab = vocab,
+                     .position = begin,
+                     .unit = w->number,
+                     .row = e->predicted,
+                     .space = e->space,
+                     .scores = e->scores};
+        NIB_TRY(run_slots(e->session, w->ids, first, part, from, last, &s.logits, e->err));
         if (e->against)
-            NIB_TRY(run_slots(e->against, ids, first, part, count - 1, &s.other, e->err));
-        nib__pool_run(e->session->model->engine->pool, scored, 4, false, job_score, &s);
-        for (int64_t i = 0; i < scored; i++) {
-            const bool lost = !isfinite(s.scores[i].loss);
-            if (lost || !isfinite(s.scores[i].kl))
-                return nib__fail(e->err, NIB_CHECK_FAILED,
-                                 "the %s of predicted token %" PRId64
-                                 " is not finite; `nibble verify` of %s model finds the tensor "
-                                 "that holds NaN or Inf",
-                                 lost ? "loss" : "distance to the other model", e->predicted + i,
-                                 lost ? "the" : "that");
-            e->loss += s.scores[i].loss;
-            e->kl += s.scores[i].kl;
-            e->agreed += s.scores[i].agreed;
-        }
-        e->predicted += scored;
+            NIB_TRY(run_slots(e->against, w->ids, first, part, from, last, &s.other, e->err));
+        const int64_t scored = nib__min(first + part, last) - begin;
+        if (scored > 0)
+            NIB_TRY(score_rows(e, &s, scored));
     }
     return NIB_OK;
 }
 
-/* Splits the ids of one text into windows; each starts with BOS if the tokenizer adds it. */
-static nib_status eval_ids(evaluation *e, const int32_t *ids, int64_t count, bool one_window)
+/* Shows a window to the files of logits, before any is evaluated. */
+static nib_status see_window(evaluation *e, const nib_token_window *w)
 {
-    const nib_allocator *a = &e->session->model->engine->allocator;
+    if (e->reference.path)
+        NIB_TRY(nib__logits_see(&e->reference, w, e->err));
+    return e->writer ? nib__logits_writer_see(e->writer, w, e->err) : NIB_OK;
+}
+
+static void print_log(const evaluation *e, const char *line)
+{
+    const nib_callbacks *to = &e->session->model->engine->callbacks;
+    if (to->log)
+        to->log(to->ctx, line);
+}
+
+static nib_status see_end(evaluation *e)
+{
+    char line[512], size[32], tokens[32], vocab[32];
+    uint64_t bytes;
+    int64_t rows;
+    if (e->reference.path)
+        NIB_TRY(nib__logits_see_end(&e->reference, e->err));
+    if (!e->writer)
+        return NIB_OK;
+    NIB_TRY(nib__logits_writer_see_end(e->writer, &bytes, &rows, e->err));
+    nib__format(line, sizeof line, "%s: %s for %s predicted tokens and a vocabulary of %s",
+                e->options->save_logits, nib__format_bytes(size, bytes),
+                nib__format_count(tokens, (uint64_t)rows),
+                nib__format_count(vocab, (uint64_t)nib_session_vocab(e->session)));
+    print_log(e, line);
+    return NIB_OK;
+}
+
+/* A file of llama.cpp may have fewer windows than the text (its option --chunks). */
+static int64_t count_windows(evaluation *e, int64_t in_text)
+{
+    const int64_t in_file = e->reference.path ? e->reference.windows : in_text;
+    char line[512];
+    if (in_file < in_text && e->each == see_window) {
+        nib__format(line, sizeof line,
+                    "%s has the first %" PRId64 " of the text's %" PRId64
+                    " windows; only these are compared",
+                    e->reference.path, in_file, in_text);
+        print_log(e, line);
+    }
+    return nib__min(in_file, in_text);
+}
+
+/* How a text of `count` ids is cut: the ids of window i begin at i * step, and there are `body` of
+ * them, but for the end of the text. */
+typedef struct cut {
+    int64_t step, body, windows;
+    bool bos; /* each window begins with BOS */
+} cut;
+
+/* line: of a document, which is cut after one window; 0: the whole file is the text. llama.cpp puts
+ * one BOS before the text, cuts it into whole windows, and replaces their first ids by BOS. */
+static cut cut_text(evaluation *e, int64_t count, int64_t line)
+{
     const bool bos = nib__tokenizer_adds_bos(e->tokenizer);
-    const int64_t body = e->window - bos;
-    int32_t *window = nib__calloc(a, (uint64_t)e->window, sizeof *window);
+    cut c = {.step = e->window - bos, .body = e->window - bos, .bos = bos};
+    c.windows = line && count > 0 ? 1 : nib__ceil_div(count, c.step);
+    if (e->format == NIB_LOGITS_LLAMA_CPP) {
+        c.step = e->window;
+        c.windows = count_windows(e, (count + bos) / e->window);
+    }
+    return c;
+}
+
+static nib_status eval_ids(evaluation *e, const int32_t *ids, int64_t count, int64_t line)
+{
+    const nib_engine *engine = e->session->model->engine;
+    const cut c = cut_text(e, count, line);
+    int32_t *window = nib__calloc(&engine->allocator, (uint64_t)e->window, sizeof *window);
     if (!window)
         return nib__fail_memory(e->err, (uint64_t)e->window * sizeof *window, "a window");
     window[0] = nib__tokenizer_bos(e->tokenizer);
     nib_status status = NIB_OK;
-    for (int64_t at = 0; at < count && status == NIB_OK; at += body) {
-        const int64_t part = nib__min(body, count - at);
-        memcpy(window + bos, ids + at, (size_t)part * sizeof *ids);
-        if (!nib__engine_progress(e->session->model->engine, "evaluate",
-                                  e->done + (one_window ? 0 : (uint64_t)at),
-                                  one_window ? e->total : (uint64_t)count))
+    for (int64_t i = 0; i < c.windows && status == NIB_OK; i++) {
+        const int64_t at = i * c.step, part = nib__min(c.body, count - at);
+        const nib_token_window w = {.ids = window,
+                                    .count = part + c.bos,
+                                    .number = line ? line : i + 1,
+                                    .bos = c.bos,
+                                    .replaced = i > 0 ? ids[at - 1] : window[0]};
+        memcpy(window + c.bos, ids + at, (size_t)part * sizeof *ids);
+        if (!nib__engine_progress(engine, "evaluate", e->done + (line ? 0 : (uint64_t)at),
+                                  line ? e->total : (uint64_t)count))
             status = nib__fail(e->err, NIB_CANCELLED, "the evaluation was cancelled");
         else
-            status = eval_window(e, window, part + bos);
-        if (one_window)
-            break;
+            status = e->each(e, &w);
     }
-    nib__release(a, window);
+    nib__release(&engine->allocator, window);
     return status;
 }
 
 /* name: of the text, for messages. */
 static nib_status eval_text(evaluation *e, const char *name, const char *text, size_t size,
-                            bool document)
+                            int64_t line)
 {
     int32_t *ids;
     size_t count;
@@ -143,22 +277,46 @@ static nib_status eval_text(evaluation *e, const char *name, const char *text, s
         nib__tokenizer_encode(e->tokenizer, text, size, 0, &ids, &count, e->err);
     if (encoded != NIB_OK)
         return nib__fail_in(e->err, encoded, name);
-    const nib_status status = eval_ids(e, ids, (int64_t)count, document);
+    const nib_status status = eval_ids(e, ids, (int64_t)count, line);
     nib__tokenizer_ids_free(e->tokenizer, ids);
     return status;
 }
 
-static nib_status eval_documents(evaluation *e, nib_documents *documents)
+/* Calls `each` for every window of the text. */
+static nib_status pass(evaluation *e, nib_documents *documents,
+                       nib_status (*each)(evaluation *e, const nib_token_window *window))
 {
     nib_document doc;
     bool found;
+    e->each = each;
+    nib__documents_seek(documents, 0, 1);
     for (;;) {
         NIB_TRY(nib__documents_next(documents, &doc, &found, e->err));
         if (!found)
             return NIB_OK;
         e->done = doc.begin;
-        NIB_TRY(eval_text(e, doc.name, doc.text, doc.size, documents->lines));
+        NIB_TRY(
+            eval_text(e, doc.name, doc.text, doc.size, documents->lines ? documents->number : 0));
     }
+}
+
+static nib_status eval_documents(evaluation *e, nib_documents *documents)
+{
+    if (e->format == NIB_LOGITS_LLAMA_CPP && documents->lines)
+        return nib__fail(e->err, NIB_USAGE,
+                         "%s has documents, but llama.cpp's files of logits are of one text",
+                         documents->path);
+    if (e->reference.path || e->writer) {
+        NIB_TRY(pass(e, documents, see_window));
+        NIB_TRY(see_end(e));
+    }
+    NIB_TRY(pass(e, documents, eval_window));
+    if (e->predicted == 0)
+        return nib__fail(e->err, NIB_BAD_INPUT,
+                         "%s: the text is too short to predict a token; it needs at least %s",
+                         documents->path,
+                         e->format == NIB_LOGITS_LLAMA_CPP ? "one whole window" : "two tokens");
+    return NIB_OK;
 }
 
 static nib_status eval_file(evaluation *e)
@@ -167,19 +325,18 @@ static nib_status eval_file(evaluation *e)
     const char *path = e->options->text_path;
     NIB_TRY(nib__documents_open(&documents, path, &e->session->model->engine->allocator, e->err));
     e->total = documents.size;
+    e->documents = documents.lines;
     const nib_status status = eval_documents(e, &documents);
     nib__documents_close(&documents);
-    if (status == NIB_OK && e->predicted == 0)
-        return nib__fail(
-            e->err, NIB_BAD_INPUT,
-            "%s: the text is too short to predict a token; it needs at least two tokens", path);
     return status;
 }
 
 static nib_status check_options(evaluation *e)
 {
     const int64_t context = e->session->plan->context;
-    e->window = e->options->window > 0 ? e->options->window : nib__min(context, 4096);
+    e->window = e->options->window > 0 ? e->options->window
+                : e->reference.path    ? e->reference.window
+                                       : nib__min(context, 4096);
     if (e->window < 2 || e->window > context)
         return nib__fail(e->err, NIB_USAGE,
                          "a window of %" PRId64 " is not between 2 and the context of %" PRId64,
@@ -196,17 +353,108 @@ static nib_status check_options(evaluation *e)
     return NIB_OK;
 }
 
-static void store_result(const evaluation *e, nib_eval_result *result, double seconds)
+static nib_status check_reference(const evaluation *e)
+{
+    const nib_logits_file *f = &e->reference;
+    if (f->vocab != nib_session_vocab(e->session))
+        return nib__fail(e->err, NIB_BAD_INPUT,
+                         "%s was written with a vocabulary of %" PRId64
+                         " tokens, but the model has %" PRId64,
+                         f->path, f->vocab, nib_session_vocab(e->session));
+    if (f->window != e->window)
+        return nib__fail(e->err, NIB_BAD_INPUT,
+                         "%s was written with windows of %" PRId64 " tokens, not %" PRId64, f->path,
+                         f->window, e->window);
+    return NIB_OK;
+}
+
+/* Opens the files of logits; closed by close_scores, also on failure. */
+static nib_status open_logits(evaluation *e)
+{
+    const nib_eval_options *o = e->options;
+    nib_logits_format save;
+    NIB_TRY(nib__logits_format_parse(&save, o->logits_format, e->err));
+    if (o->logits_format && !o->save_logits)
+        return nib__fail(e->err, NIB_USAGE,
+                         "a format of logits needs a file to save them in; files to compare with "
+                         "are recognized by their first bytes");
+    if (e->against && o->against_logits)
+        return nib__fail(e->err, NIB_USAGE,
+                         "a model and a file of logits to compare with; choose one");
+    if (o->against_logits)
+        NIB_TRY(nib__logits_open(&e->reference, o->against_logits, e->err));
+    NIB_TRY(check_options(e));
+    if (o->against_logits)
+        NIB_TRY(check_reference(e));
+    if (o->against_logits && o->save_logits && save != e->reference.format)
+        return nib__fail(e->err, NIB_USAGE,
+                         "%s has the other format of logits, which cuts the text in another way; "
+                         "save in the same format, or in a run of its own",
+                         o->against_logits);
+    e->format = o->against_logits ? e->reference.format : save;
+    e->first_scored = nib__logits_first(e->format, e->window);
+    return o->save_logits ? nib__logits_writer_open(&e->writer, o->save_logits, save,
+                                                    nib_session_vocab(e->session), e->window,
+                                                    &e->session->model->engine->allocator, e->err)
+                          : NIB_OK;
+}
+
+static nib_status store_result(const evaluation *e, nib_eval_result *result, double seconds)
 {
     const double count = (double)e->predicted;
     *result = (nib_eval_result){.loss = e->loss / count,
                                 .perplexity = nib__exp(e->loss / count),
                                 .predicted = e->predicted,
-                                .seconds = seconds};
-    if (e->against) {
-        result->kl = e->kl / count;
-        result->top1_agreement = (double)e->agreed / count;
+                                .seconds = seconds,
+                                .first_scored = e->first_scored,
+                                .documents = e->documents};
+    return e->divergence ? nib__divergence_report(e->divergence, result, e->err) : NIB_OK;
+}
+
+/* What collects the scores; close_scores frees it, also on failure. */
+static nib_status open_scores(evaluation *e)
+{
+    const nib_engine *engine = e->session->model->engine;
+    const nib_allocator *a = &engine->allocator;
+    const uint64_t space = (uint64_t)nib__pool_threads(engine->pool) * sizeof(float);
+    e->scores = nib__calloc(a, NIB_CHUNK, sizeof *e->scores);
+    if (!e->scores)
+        return nib__fail_memory(e->err, NIB_CHUNK * sizeof *e->scores, "scores");
+    if (e->reference.path) {
+        e->space = nib__calloc(a, (uint64_t)e->reference.vocab, space);
+        if (!e->space)
+            return nib__fail_memory(e->err, (uint64_t)e->reference.vocab * space, "logits");
     }
+    return e->against || e->reference.path ? nib__divergence_open(&e->divergence, a, e->err)
+                                           : NIB_OK;
+}
+
+static void close_scores(evaluation *e)
+{
+    const nib_allocator *a = &e->session->model->engine->allocator;
+    nib__divergence_close(e->divergence);
+    nib__logits_close(&e->reference);
+    nib__logits_writer_abandon(e->writer);
+    nib__release(a, e->space);
+    nib__release(a, e->scores);
+}
+
+/* Everything of nib_eval that needs closing. */
+static nib_status evaluate(evaluation *e, nib_eval_result *result)
+{
+    const uint64_t start = nib__now_ns();
+    NIB_TRY(open_logits(e));
+    NIB_TRY(open_scores(e));
+    nib_status status = nib__model_check_files(e->session->model, eval_file(e), e->err);
+    if (e->against)
+        status = nib__model_check_files(e->against->model, status, e->err);
+    if (e->reference.path)
+        status = nib__map_read(&e->reference.map, e->reference.path, status, e->err);
+    NIB_TRY(status);
+    NIB_TRY(store_result(e, result, (double)(nib__now_ns() - start) * 1e-9));
+    nib_logits_writer *writer = e->writer;
+    e->writer = NULL;
+    return writer ? nib__logits_writer_finish(writer, e->err) : NIB_OK;
 }
 
 nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_options *options,
@@ -216,25 +464,16 @@ nib_status nib_eval(nib_session *session, nib_session *against, const nib_eval_o
     NIB_OPTIONS(nib_eval_options, o, options, err);
     NIB_TRY(nib__number_check("nib_eval_options.window", o.window, err));
     evaluation e = {.session = session, .against = against, .options = &o, .err = err};
-    const nib_allocator *a = &session->model->engine->allocator;
     NIB_TRY(nib__session_check_idle(session, err));
     if (against)
         NIB_TRY(nib__session_check_idle(against, err));
     if (!o.text_path)
         return nib__fail(err, NIB_USAGE, "no text is given to measure the loss of");
-    NIB_TRY(check_options(&e));
     NIB_TRY(nib_model_tokenizer(&e.tokenizer, session->model, err));
-    e.scores = nib__calloc(a, NIB_CHUNK, sizeof *e.scores);
-    if (!e.scores)
-        return nib__fail_memory(err, NIB_CHUNK * sizeof *e.scores, "scores");
-    const uint64_t start = nib__now_ns();
-    nib_status status = nib__model_check_files(session->model, eval_file(&e), err);
-    if (against)
-        status = nib__model_check_files(against->model, status, err);
-    nib__release(a, e.scores);
-    NIB_TRY(status);
     nib_eval_result r;
-    store_result(&e, &r, (double)(nib__now_ns() - start) * 1e-9);
+    const nib_status status = evaluate(&e, &r);
+    close_scores(&e);
+    NIB_TRY(status);
     NIB_RESULT(result, r);
     return NIB_OK;
 }
@@ -243,15 +482,14 @@ nib_status nib__eval_ids(nib_session *session, nib_session *against, const int32
                          int64_t count, nib_eval_result *result, nib_err *err)
 {
     const nib_eval_options options = {.window = count};
-    const nib_allocator *a = &session->model->engine->allocator;
+    const nib_token_window window = {.ids = ids, .count = count, .number = 1};
     evaluation e = {.session = session, .against = against, .options = &options, .err = err};
     NIB_TRY(check_options(&e));
-    e.scores = nib__calloc(a, NIB_CHUNK, sizeof *e.scores);
-    if (!e.scores)
-        return nib__fail_memory(err, NIB_CHUNK * sizeof *e.scores, "scores");
-    const nib_status status = eval_window(&e, ids, count);
-    nib__release(a, e.scores);
+    nib_status status = open_scores(&e);
     if (status == NIB_OK)
-        store_result(&e, result, 0);
+        status = eval_window(&e, &window);
+    if (status == NIB_OK)
+        status = store_result(&e, result, 0);
+    close_scores(&e);
     return status;
 }

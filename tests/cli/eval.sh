@@ -22,6 +22,44 @@ for word in 'loss  *[0-9.]* nats per token' 'perplexity  *[0-9]' 'predicted  *[0
 done
 check "the ledger's line is on stderr" grep -q '36 linear layers: 36 asked bf16, .* 0 substituted' err
 
+# numbers FILE: the comparison in a JSON report, without the ledgers
+numbers() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print({k: d[k] for k in d if k.startswith(("kl", "loss", "top1", "perplexity", "against_loss", "intervals", "predicted"))})' "$1"; }
+nibble eval "$MODEL" --text text.txt --window 16 --save-logits f32.logits --quiet >/dev/null
+nibble eval q --text text.txt --against f32.logits --json --quiet -t 1 >file.json
+nibble eval q --text text.txt --window 16 --against "$MODEL" --json --quiet >model.json
+check 'the report has intervals' grep -q '"unit": "window", "units": [1-9][0-9], "resamples": 2000, "kl": \[0' model.json
+equal 'a file of logits gives the numbers of its model, with any threads' "$(numbers model.json)" "$(numbers file.json)"
+nibble eval "$MODEL" --text text.txt --window 32 --save-logits codes.logits --logits-format llama.cpp --quiet >/dev/null
+nibble eval q --text text.txt --against codes.logits --json --quiet >file.json
+check "llama.cpp's windows count from their middle" grep -q '"first_scored": 16' file.json
+nibble eval q --text text.txt --window 32 --save-logits other.logits --logits-format llama.cpp --against "$MODEL" --json --quiet >model.json
+equal "llama.cpp's codes change the KL divergence by less than their step" True "$(python3 -c 'import json; a, b = (json.load(open(f)) for f in ("file.json", "model.json")); print(0 < abs(a["kl"] - b["kl"]) < 2.5e-4 and a["loss"] == b["loss"])')"
+refused 6 'f32.logits: exists already; *' eval "$MODEL" --text text.txt --save-logits f32.logits
+head -c 1000 text.txt >short.txt
+refused 3 'f32.logits was written with another text or tokenizer: *' eval "$MODEL" --text short.txt --against f32.logits
+refused 3 'f32.logits was written with windows of 16 tokens, not 32' eval "$MODEL" --text text.txt --window 32 --against f32.logits
+refused 2 'text.jsonl has documents, but *' eval "$MODEL" --text text.jsonl --against codes.logits
+head -c 5000 f32.logits >cut.logits
+refused 3 'cut.logits has 5000 bytes, but its header stands for *' eval "$MODEL" --text text.txt --against cut.logits
+refused 2 'unknown format of logits "f8"; use nibble or llama.cpp' eval "$MODEL" --text text.txt --save-logits new.logits --logits-format f8
+refused 2 'a format of logits needs a file*' eval "$MODEL" --text text.txt --logits-format nibble
+check 'nothing half written' test "$(echo *.logits*)" = 'codes.logits cut.logits f32.logits other.logits'
+
+# by layer: each line is what --only this layer gives, and the lines are in the plan's order
+layers=(--only '*.layers.0.mlp.*' --only lm_head)
+nibble eval "$MODEL" --recipe int4wo-g32 "${layers[@]}" --text text.txt --against f32.logits --by-layer --json 2>err >layers.json
+equal 'the cost is said first' 'by layer: the text is evaluated 5 times, once with all of the recipe' "$(head -n 1 err)"
+check 'each layer is named as it is evaluated' grep -q '^layer 4 of 4: lm_head$' err
+by_layer() { python3 -c 'import json; print(*("%(name)s %(scheme)s %(kl).6f" % l for l in json.load(open("layers.json"))["by_layer"]), sep="\n")'; }
+equal 'layers in order' 'model.layers.0.mlp.gate_proj model.layers.0.mlp.up_proj model.layers.0.mlp.down_proj lm_head' "$(by_layer | cut -d ' ' -f 1 | paste -sd ' ')"
+alone=$(nibble eval "$MODEL" --recipe int4wo-g32 --only lm_head --text text.txt --against f32.logits --json --quiet | python3 -c 'import json, sys; print("%.6f" % json.load(sys.stdin)["kl"])')
+equal 'a layer alone as with --only' "lm_head int4wo-g32@cpu $alone" "$(by_layer | tail -n 1)"
+nibble eval "$MODEL" --recipe int4wo-g32 --only lm_head --text text.txt --window 16 --against "$MODEL" --by-layer >out 2>err
+check 'the other model runs as often' grep -q 'evaluated 2 times, .* each time the other model runs, too' err
+equal 'the same with a model, as text' "$alone" "$(sed -n 's/^sum  *//p' out)"
+refused 2 '--by-layer needs --recipe, *' eval q --text text.txt --against f32.logits --by-layer
+refused 2 '--by-layer needs --recipe, *' eval "$MODEL" --recipe int8wo --text text.txt --by-layer
+
 nibble eval "$MODEL" --text text.txt --cache-type int8 --against "$MODEL" --json 2>err | python3 -c 'import json, sys; print(0 < json.load(sys.stdin)["kl"] < 1e-3)' >out
 equal 'an int8 cache has a small KL' True "$(cat out)"
 check 'the ledger names the int8 cache' grep -q '0 substituted; KV cache in int8, 400 B per token$' err

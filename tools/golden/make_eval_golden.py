@@ -18,12 +18,15 @@ MODEL = "models/nibble-tales"
 CASES = [("tests/data/heldout.jsonl", 64), ("tests/data/heldout.jsonl", 512)]
 
 
+def windows_of(tokenizer, path, window):
+    """The first ids of each document."""
+    with open(path, encoding="utf-8") as lines:
+        return [torch.tensor(tokenizer(json.loads(line)["text"])["input_ids"][:window]) for line in lines]
+
+
 def loss_of(model, tokenizer, path, window):
     total, predicted = 0.0, 0
-    with open(path, encoding="utf-8") as lines:
-        documents = [json.loads(line)["text"] for line in lines]
-    for text in documents:
-        ids = torch.tensor(tokenizer(text)["input_ids"][:window])
+    for ids in windows_of(tokenizer, path, window):
         with torch.no_grad():
             logits = model(ids[None]).logits[0, :-1].double()
         total += float(torch.nn.functional.cross_entropy(logits, ids[1:], reduction="sum"))
