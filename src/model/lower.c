@@ -89,8 +89,8 @@ static bool reads_f32_rows(const lowering *l, const nib_layer_plan *uses)
     return uses->done.act == NIB_ACT_FLOAT && l->plan->dtype == NIB_TYPE_F32;
 }
 
-/* Lists the f32 buffers that an operation reads. direct: products read them, too. INPUT is not one: it is produced where it is
- * read. */
+/* Lists the f32 buffers that an operation reads. direct: products read them, too. INPUT is not one:
+ * it is produced where it is read. */
 static int list_read_buffers(const nib_node *node, bool direct, int out[3])
 {
     out[0] = node->from, out[1] = node->other, out[2] = node->to;

@@ -52,7 +52,7 @@ check "gptq loses a third less than rounding: $gained %" [ "${gained:-0}" -ge 33
 nibble quantize m q2 --recipe int4wo-sym --method gptq --calibrate text.txt --quiet --threads 2
 check 'threads change no byte of gptq' cmp q/model.safetensors q2/model.safetensors
 check 'verify codes of gptq' nibble verify q
-rm -rf q q2
+rm -rf q q2 out
 refused 2 '*the method gptq needs a text*' quantize m q --recipe int4wo-sym --method gptq
 refused 3 '*one scale for the whole tensor*' quantize m q --recipe int8wo-tensor --method gptq --calibrate text.txt
 echo '{"method": "gptq", "recipe": "8da4w"}' >gptq.json
