@@ -33,9 +33,12 @@ typedef struct gptq {
     int64_t window; /* tokens */
     const int32_t *ids;
     int64_t count;
-    float *state;      /* [windows][chunks] what lives between layers */
-    int64_t width;     /* floats per token of `state` */
-    float *scratch;    /* [threads] */
+    float *state;   /* [windows][chunks] what lives between layers */
+    int64_t width;  /* floats per token of `state` */
+    float *scratch; /* [threads] */
+    /* Inputs that saw fewer tokens than they have columns, and the one with the fewest. */
+    size_t few;
+    size_t fewest;     /* site; of `few` */
     nib_status status; /* of the observer */
     nib_err err;
 } gptq;
@@ -296,9 +299,13 @@ static nib_status load_coded(gptq *g, size_t site, nib_arena *arena, nib_err *er
     if (weights == NULL)
         return nib__fail_memory(err, (uint64_t)at->n * (uint64_t)at->k * sizeof *weights, l->name);
     decode_rows(&coded, weights);
-    at->weight.scheme = (nib_scheme){.code = NIB_CODE_F32};
-    at->weight.layout = NIB_LAYOUT_FLOAT;
-    at->weight.codes = weights;
+    at->weight = (nib_weight){.scheme = {.code = NIB_CODE_F32},
+                              .n = at->n,
+                              .k = at->k,
+                              .layout = NIB_LAYOUT_FLOAT,
+                              .codes = weights,
+                              .bias = stored.bias,
+                              .bias_type = stored.bias_type};
     nib__weight_unload(&r->weights[site], a);
     const nib_status status =
         nib__weight_load(&r->weights[site], &g->model->net, &g->runner.plan->layers[site], site,
@@ -317,6 +324,8 @@ static nib_status code_sites(gptq *g, size_t begin, size_t end, bool loads, nib_
         input *in = &g->inputs[owner];
         if (in->h == NULL)
             continue;
+        if (in->tokens < in->k && (g->few++ == 0 || in->tokens < g->inputs[g->fewest].tokens))
+            g->fewest = owner;
         nib__arena_init(&arena, &g->model->engine->allocator, 0);
         status = factor_input(g, in, g->job->layers[owner].name, &f, &arena, err);
         for (size_t site = owner; status == NIB_OK && f.factor != NULL; site++) {
@@ -419,6 +428,19 @@ static nib_status code_layers(gptq *g, nib_err *err)
     return NIB_OK;
 }
 
+/* Says which layers saw too few tokens for moments of full rank. */
+static void note_few(const gptq *g)
+{
+    const input *in = &g->inputs[g->fewest];
+    char a[NIB_SHOWN];
+    if (g->few > 0)
+        nib__ledger_add_note(g->job->ledger, "method",
+                             "gptq: %zu inputs saw fewer tokens than they have columns, so their "
+                             "moments say little: %s %lld tokens, %lld columns",
+                             g->few, nib__escape_string(a, g->job->layers[g->fewest].name),
+                             (long long)in->tokens, (long long)in->k);
+}
+
 /* ---- opening ---- */
 
 static nib_status allocate(gptq *g, nib_arena *arena, nib_err *err)
@@ -450,6 +472,8 @@ static nib_status run_model(gptq *g, const nib_plan *plan, nib_err *err)
     nib_status status = allocate(g, &arena, err);
     if (status == NIB_OK)
         status = code_layers(g, err);
+    if (status == NIB_OK)
+        note_few(g);
     for (size_t i = 0; g->inputs != NULL && i < g->model->net.site_count; i++)
         nib__release(&g->model->engine->allocator, g->inputs[i].h);
     nib__arena_free(&arena);

@@ -50,6 +50,7 @@ check 'gptq says which tokens it uses' grep -q "^note: gptq: [0-9]* of the text'
 gained=$(sed -n 's/^note: gptq: 36 layers; their weighted squared error is \([0-9]*\)\.[0-9] % below that of rounding, on average/\1/p' out)
 check "gptq loses a third less than rounding: $gained %" [ "${gained:-0}" -ge 33 ]
 nibble quantize m q2 --recipe int4wo-sym --method gptq --calibrate text.txt --quiet --threads 2
+check 'too few tokens are said' grep -q '^note: gptq: [0-9]* inputs saw fewer tokens than they have columns' out
 check 'threads change no byte of gptq' cmp q/model.safetensors q2/model.safetensors
 check 'verify codes of gptq' nibble verify q
 rm -rf q q2 out
