@@ -6,9 +6,9 @@
  *
  * where w_j is nib_quantizer.importance. Rounding's own codes are the first candidate, then scales
  * of FACTORS times rounding's; the best is refitted to its codes by least squares until E stops
- * falling. Every scale is rounded to its stored type before codes are taken, so each code is the
- * nearest under the scale in the file, and no group is worse than rounding. Of two equal
- * candidates the earlier one stays.
+ * falling. Every scale is rounded to its stored type before codes are taken, so each code that is
+ * chosen here is the nearest under the scale in the file; no group is worse than rounding. Of two
+ * equal candidates the earlier one stays.
  *
  * Sums are f32 in the lanes of lanes.h, element j in lane j modulo 16, ascending, each product
  * added by one fma; then nib__lanes_sum. The least squares are solved in f64. Included by
