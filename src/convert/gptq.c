@@ -216,6 +216,15 @@ static void decode_rows(const nib_weight *coded, float *weights)
         nib__weight_row(coded, i, weights + i * coded->k);
 }
 
+static nib_status make_quantizer(nib_quantizer *out, const gptq *g, size_t site, nib_err *err)
+{
+    const nib_choice *choice = &g->job->layers[site].choice;
+    const nib_site *at = &g->model->net.sites[site];
+    NIB_TRY(nib__quantizer_init(out, &choice->scheme, nib__float_type(at->weight.scheme.code),
+                                at->k, err));
+    return nib__quantizer_scales(out, choice->scale_type, err);
+}
+
 static nib_status code_site(gptq *g, size_t site, const factored *f, nib_arena *arena, nib_err *err)
 {
     nib_engine *engine = g->model->engine;
@@ -224,9 +233,7 @@ static nib_status code_site(gptq *g, size_t site, const factored *f, nib_arena *
     const int64_t n = at->n, k = at->k;
     const size_t threads = (size_t)nib__pool_threads(engine->pool);
     nib_quantizer q;
-    NIB_TRY(nib__quantizer_init(&q, &l->choice.scheme, nib__float_type(at->weight.scheme.code), k,
-                                err));
-    NIB_TRY(nib__quantizer_scales(&q, l->choice.scale_type, err));
+    NIB_TRY(make_quantizer(&q, g, site, err));
     NIB_TRY(nib__quantizer_method(&q, NIB_PTQ_SEARCH, f->importance, err));
     const uint64_t count = (uint64_t)n * (uint64_t)k, scales = (uint64_t)n * (uint64_t)q.groups;
     nib_codes *codes = nib__arena_take(g->job->arena, 1, sizeof *codes);
@@ -289,9 +296,7 @@ static nib_status load_coded(gptq *g, size_t site, nib_arena *arena, nib_err *er
     const nib_weight stored = at->weight;
     nib_quantizer q;
     nib_weight coded;
-    NIB_TRY(nib__quantizer_init(&q, &l->choice.scheme, nib__float_type(stored.scheme.code), at->k,
-                                err));
-    NIB_TRY(nib__quantizer_scales(&q, l->choice.scale_type, err));
+    NIB_TRY(make_quantizer(&q, g, site, err));
     nib__quantizer_describe_weight(&coded, &q, at->n, l->codes->codes, l->codes->scales,
                                    l->codes->zeros);
     coded.tensor_scale = l->codes->tensor_scale;

@@ -52,8 +52,8 @@ void nib__logits_close(nib_logits_file *file);
 nib_status nib__logits_see(nib_logits_file *file, const nib_token_window *window, nib_err *err);
 /* The same after the last window. */
 nib_status nib__logits_see_end(nib_logits_file *file, nib_err *err);
-/* Whether these rows can be read: NIB_BAD_INPUT if a row of llama.cpp's codes is no distribution.
- * NaN among logits is left to whoever computes with them. */
+/* Checks `count` rows. NIB_BAD_INPUT: the file is in llama.cpp's format, and a row has a
+ * probability above 1 or not finite. NaN among logits is not looked for. */
 nib_status nib__logits_check(const nib_logits_file *file, int64_t row, int64_t count, nib_err *err);
 /* [vocab] logits, or log-probabilities of llama.cpp's format, which `space` [vocab] then gets. */
 const float *nib__logits_row(const nib_logits_file *file, int64_t row, float *space);

@@ -387,6 +387,20 @@ static void report_generation(nib_plan *p)
                            NIB_BY_OPTION);
 }
 
+/* Says which layers a run would refuse to load, because their method needs a text. */
+static void note_methods(nib_plan *p)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < p->model->net.site_count; i++)
+        count += p->layers[i].method == NIB_PTQ_GPTQ;
+    if (count > 0)
+        nib__ledger_add_note(&p->assignment.ledger, "method",
+                             "gptq: %zu layers need a calibration text, so a run with this recipe "
+                             "is refused; this plan is for what `nibble quantize --calibrate TEXT` "
+                             "writes",
+                             count);
+}
+
 static void add_notes(nib_plan *p)
 {
     const nib_network *net = &p->model->net;
@@ -401,6 +415,7 @@ static void add_notes(nib_plan *p)
     }
     report_rounding(to);
     report_activations(p);
+    note_methods(p);
     nib__ledger_append(to, nib__recipe_ledger(p->recipe));
     const nib_ledger_setting precision = {.code = "dtype",
                                           .name = "precision",

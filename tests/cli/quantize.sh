@@ -57,6 +57,9 @@ rm -rf q q2 out
 refused 2 '*the method gptq needs a text*' quantize m q --recipe int4wo-sym --method gptq
 refused 3 '*one scale for the whole tensor*' quantize m q --recipe int8wo-tensor --method gptq --calibrate text.txt
 echo '{"method": "gptq", "recipe": "8da4w"}' >gptq.json
+nibble plan m --recipe gptq.json >out
+check 'a plan says that a run is refused' grep -q '^note: gptq: 36 layers need a calibration text' out
+rm out
 refused 2 '*the method gptq needs a calibration text; run nibble quantize*' generate m --recipe gptq.json -n 1
 refused 2 'method "nosuch" is not one of rtn, search, gptq' quantize m q --recipe 8da4w --method nosuch
 refused 3 '*one scale for the whole tensor*' quantize m q --recipe int8wo-tensor --method search

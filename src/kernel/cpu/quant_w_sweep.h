@@ -107,7 +107,7 @@ static void set_scale(sweep *w, int lane, params p)
     w->after[lane] = w->q->scheme.zero == NIB_ZERO_FLOAT ? p.zero : 0;
 }
 
-/* What rounding's codes lose: E of the rows, from codes and scales that are there. */
+/* Computes E of the codes that rounding chose, for each row. */
 static void measure_rounding(sweep *w, double error[SWEEP_ROWS])
 {
     const nib_quant_w *to = &w->rounded;
