@@ -387,18 +387,28 @@ static void report_generation(nib_plan *p)
                            NIB_BY_OPTION);
 }
 
-/* Says which layers a run would refuse to load, because their method needs a text. */
-static void note_methods(nib_plan *p)
+/* Says which layers a run would refuse to load, because they are quantized with a text. */
+static void note_calibration(nib_plan *p)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < p->model->net.site_count; i++)
-        count += p->layers[i].method == NIB_PTQ_GPTQ;
-    if (count > 0)
-        nib__ledger_add_note(&p->assignment.ledger, "method",
-                             "gptq: %zu layers need a calibration text, so a run with this recipe "
-                             "is refused; this plan is for what `nibble quantize --calibrate TEXT` "
-                             "writes",
-                             count);
+    size_t by_gptq = 0, static_acts = 0;
+    for (size_t i = 0; i < p->model->net.site_count; i++) {
+        const nib_scheme *done = &p->assignment.layers[i].done;
+        by_gptq += p->layers[i].method == NIB_PTQ_GPTQ;
+        static_acts +=
+            done->act == NIB_ACT_I8_STATIC && !nib__scheme_is_quantized(&p->layers[i].stored);
+    }
+    const struct {
+        size_t count;
+        const char *code, *what;
+    } of[] = {{by_gptq, "method", "gptq"},
+              {static_acts, "activations", "static activation scales"}};
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++)
+        if (of[i].count > 0)
+            nib__ledger_add_note(&p->assignment.ledger, of[i].code,
+                                 "%s: %zu layers need a calibration text, so a run with this "
+                                 "recipe is refused; this plan is for what `nibble quantize "
+                                 "--calibrate TEXT` writes",
+                                 of[i].what, of[i].count);
 }
 
 static void add_notes(nib_plan *p)
@@ -415,7 +425,7 @@ static void add_notes(nib_plan *p)
     }
     report_rounding(to);
     report_activations(p);
-    note_methods(p);
+    note_calibration(p);
     nib__ledger_append(to, nib__recipe_ledger(p->recipe));
     const nib_ledger_setting precision = {.code = "dtype",
                                           .name = "precision",

@@ -18,6 +18,10 @@ refused 2 '--calibrate text.txt has no effect: *' quantize m q --recipe int8wo -
 refused 2 '--calibrate text.txt has no effect: *' quantize m q --recipe int8wo --calibrate text.txt --dry-run
 refused 6 'nosuch: *' quantize m q --recipe int8dq-static --calibrate nosuch
 refused 2 '*static*--calibrate TEXT' quantize m q --recipe int8dq-static --dry-run
+nibble plan m --recipe int8dq-static >out
+check 'a plan with static scales says that a run is refused' grep -q '^note: static activation scales: 36 layers need a calibration text, so a run' out
+rm out
+refused 2 '*static activation scales need a calibration text*' generate m --recipe int8dq-static -n 1
 refused 6 'nosuch: *' quantize m q --recipe int8dq-static --calibrate nosuch --dry-run
 check 'a dry run with --calibrate' nibble quantize m q --recipe int8dq-static --calibrate text.txt --dry-run
 
