@@ -118,6 +118,24 @@ typedef struct nib_convert_options {
 NIB_CHECKED nib_status nib_convert(nib_model *model, const nib_convert_options *options,
                                    nib_form form, const nib_sink *sink, nib_err *err);
 
+/* ---- imatrix --------------------------------------------------------------------------------- */
+
+typedef struct nib_imatrix_options {
+    size_t size;
+    const char *out;       /* required: a file */
+    const char *calibrate; /* required: the text file that the model runs on */
+    bool force;            /* replace an existing OUT */
+    uint64_t reserved[4];
+} nib_imatrix_options;
+
+/* Writes llama.cpp's importance matrix as GGUF, atomically: for each weight the sums of the squares
+ * of its inputs on the text, f32 [k], and the number of tokens; for each expert of a stack its own.
+ * The model runs as stored, in windows of at most 2048 tokens. nib_quantize_options.imatrix and
+ * llama-quantize read it. NIB_EXISTS: out exists and force is not set; NIB_UNSUPPORTED: GGUF has no
+ * names for the model's family. */
+NIB_CHECKED nib_status nib_imatrix_write(nib_model *model, const nib_imatrix_options *options,
+                                         nib_form form, const nib_sink *sink, nib_err *err);
+
 /* ---- eval: the loss of a text ---------------------------------------------------------------- */
 
 enum {

@@ -25,6 +25,6 @@ __all__ = [
     "Generation", "HIDDEN", "IOFailed", "LOGITS", "Model", "ModelFacts", "NoMemory", "NotAsAsked", "Piece", "Plan",
     "PlanAdvice", "PlanCandidate", "PlanLayer", "PlanSetting", "PlanUse", "Reason", "Sampler",
     "Session", "Stats", "TokenLogprob", "Tokenizer", "Unsupported", "Usage", "__version__", "advise",
-    "convert", "devices", "eval", "explain", "formats", "info", "kernels", "models", "plan",
+    "convert", "devices", "eval", "explain", "formats", "imatrix", "info", "kernels", "models", "plan",
     "quantize", "recipes", "verify",
 ]

@@ -246,6 +246,11 @@ class nib_convert_options(Structure):
                 ("strict", c_bool), ("allow", nib_strings), ("reserved", c_uint64 * 4)]
 
 
+class nib_imatrix_options(Structure):
+    _fields_ = [("size", c_size_t), ("out", c_char_p), ("calibrate", c_char_p), ("force", c_bool),
+                ("reserved", c_uint64 * 4)]
+
+
 class nib_eval_options(Structure):
     _fields_ = [("size", c_size_t), ("text_path", c_char_p), ("window", c_int64),
                 ("against_logits", c_char_p), ("save_logits", c_char_p),
@@ -458,6 +463,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "nib_quantize": (c_int, [c_void_p, POINTER(nib_quantize_options), c_int, POINTER(nib_sink),
         POINTER(nib_err)]),
     "nib_convert": (c_int, [c_void_p, POINTER(nib_convert_options), c_int, POINTER(nib_sink),
+        POINTER(nib_err)]),
+    "nib_imatrix_write": (c_int, [c_void_p, POINTER(nib_imatrix_options), c_int, POINTER(nib_sink),
         POINTER(nib_err)]),
     "nib_eval": (c_int, [c_void_p, c_void_p, POINTER(nib_eval_options), POINTER(nib_eval_result),
         POINTER(nib_err)]),

@@ -183,6 +183,23 @@ def convert(path: Path, out: Path, format: str, *, dtype: Optional[str] = None,
         model.pointer, byref(struct), number, sink, err))
 
 
+def imatrix(path: Path, out: Path, calibrate: Path, *, force: bool = False,
+            tokenizer: Optional[Path] = None, form: str = "json",
+            **options: Unpack[EngineOptions]) -> Any:
+    """Writes llama.cpp's importance matrix of a model on the text file `calibrate`.
+
+    `quantize(imatrix=...)` and llama-quantize read it. Returns the numbers of entries, matrices,
+    tokens and chunks.
+
+    Exists: `out` exists; Unsupported: GGUF has no names for the model's family.
+    """
+    owner = _Owner(**options)
+    struct = fill(_api.nib_imatrix_options(), out=out, calibrate=calibrate, force=force)
+    model = owner.open(path, tokenizer=tokenizer)
+    return owner.report(form, lambda number, sink, err: lib.nib_imatrix_write(
+        model.pointer, byref(struct), number, sink, err))
+
+
 def advise(path: Path, recipes: Strings = (), *, device: Optional[Path] = None,
            dtype: Optional[str] = None, context: Optional[int] = None,
            cache: Optional[str] = None, text_path: Optional[Path] = None,

@@ -73,6 +73,19 @@ def test_convert(quantized, tmp_path):
         nibble.convert(quantized, tmp_path / "x", "no-such-format")
 
 
+def test_imatrix(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a fox. " * 20)
+    report = nibble.imatrix(TALES, tmp_path / "im.gguf", text)
+    assert report["entries"] == report["matrices"] == 36 and report["chunks"] == 1
+    with pytest.raises(nibble.Exists):
+        nibble.imatrix(TALES, tmp_path / "im.gguf", text)
+    for out, options in (("a", {"imatrix": tmp_path / "im.gguf"}), ("b", {"calibrate": text})):
+        nibble.quantize(TALES, tmp_path / out, "int4wo-sym", method="search", **options)
+    a, b = ((tmp_path / out / "model.safetensors").read_bytes() for out in "ab")
+    assert a == b
+
+
 def test_verify(program_json, quantized, tmp_path):
     assert nibble.verify(quantized) == program_json("verify", quantized, "--sandbox", "off")
     broken = tmp_path / "broken"

@@ -118,6 +118,7 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_NOTE, "files", "files beside the weights that are not copied to the output"},
     {NIB_LEDGER_NOTE, "for", "how the result will run on the machine of `--for`"},
     {NIB_LEDGER_NOTE, "host", "what stays on the host while a device trains"},
+    {NIB_LEDGER_NOTE, "imatrix", "layers of which an importance matrix has few inputs or none"},
     {NIB_LEDGER_NOTE, "lookup", "prompt lookup drafts several tokens per step"},
     {NIB_LEDGER_NOTE, "memory", "bytes of weights, KV cache and buffers"},
     {NIB_LEDGER_NOTE, "method",

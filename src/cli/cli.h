@@ -170,6 +170,7 @@ int run_plan(const settings *s);
 int run_advise(const settings *s);
 int run_quantize(const settings *s);
 int run_convert(const settings *s);
+int run_imatrix(const settings *s);
 int run_generate(const settings *s);
 int run_chat(const settings *s);
 int run_serve(const settings *s);

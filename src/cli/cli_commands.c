@@ -47,6 +47,14 @@ const command commands[] = {
      "nibble convert MODEL OUT --format compressed-tensors\n"
      "nibble convert MODEL OUT --format safetensors --dtype bf16",
      1, 2, run_convert},
+    {"imatrix", "MODEL OUT", "write an importance matrix that llama.cpp reads",
+     "Runs MODEL as stored over a text, in windows of at most 2048 tokens, and writes for each "
+     "weight "
+     "the sums of the squares of its inputs, as a GGUF file with llama.cpp's names. llama-quantize "
+     "and --imatrix of `nibble quantize` read it. OUT appears complete or not at all.",
+     "nibble imatrix MODEL OUT --calibrate text.txt\n"
+     "nibble quantize MODEL QUANTIZED --recipe int4wo --method search --imatrix OUT",
+     1, 2, run_imatrix},
     {"generate", "MODEL", "generate text from a prompt",
      "Continues a prompt without printing it again. A special token spelled in the prompt, such as "
      "`<s>`, becomes that token. Text goes to stdout; statistics and the ledger's summary go to "

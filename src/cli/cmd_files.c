@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nibble info, verify, quantize, convert: the commands that read or write checkpoints.
+ * nibble info, verify, quantize, convert, imatrix: the commands that read or write checkpoints.
  */
 #include "cli.h"
 
@@ -73,6 +73,30 @@ int run_quantize(const settings *s)
     if (!s->recipe)
         return fail_usage("`nibble quantize` needs --recipe; `nibble recipes` lists them");
     return with_model(s, "`nibble quantize` needs MODEL and OUT", (nib_model_options){0}, quantize);
+}
+
+static int imatrix(nib_model *model, nib_engine *engine, const settings *s)
+{
+    const nib_imatrix_options options = {.size = sizeof options,
+                                         .out = s->arguments.items[s->arguments.count - 1],
+                                         .calibrate = s->calibrate,
+                                         .force = s->force};
+    nib_err err;
+    const nib_sink sink = report_sink(s);
+    (void)engine;
+    const int status =
+        finish_report(nib_imatrix_write(model, &options, form_of(s), &sink, &err), &err);
+    clear_progress();
+    return status;
+}
+
+int run_imatrix(const settings *s)
+{
+    if (s->arguments.count < (s->model ? 1 : 2))
+        return fail_usage("`nibble imatrix` needs MODEL and OUT");
+    if (!s->calibrate)
+        return fail_usage("`nibble imatrix` needs a text to run the model on: --calibrate FILE");
+    return with_model(s, "`nibble imatrix` needs MODEL and OUT", (nib_model_options){0}, imatrix);
 }
 
 static int convert(nib_model *model, nib_engine *engine, const settings *s)

@@ -5,6 +5,7 @@
  */
 #include "convert.h"
 
+#include <float.h>
 #include <math.h>
 
 enum { CALIBRATE_TEXT_MAX = 64 << 20, CALIBRATE_WINDOW = 2048 };
@@ -36,10 +37,9 @@ static void record(void *ctx, size_t site, const float *x, int64_t ld, int64_t m
     }
 }
 
-static nib_status run_tokens(nib_session *session, const int32_t *ids, size_t count,
+static nib_status run_tokens(nib_session *session, const int32_t *ids, size_t count, int64_t window,
                              bool wants_head, nib_err *err)
 {
-    const int64_t window = nib__min(session->plan->context, CALIBRATE_WINDOW);
     nib_slot slots[NIB_CHUNK];
     const float *logits;
     for (size_t done = 0; done < count;) {
@@ -65,7 +65,7 @@ static nib_status run_tokens(nib_session *session, const int32_t *ids, size_t co
 }
 
 static nib_status calibrate_on_text(nib_session *session, const char *text_path, recorder *w,
-                                    nib_err *err)
+                                    nib_calibration *run, nib_err *err)
 {
     nib_model *model = session->model;
     const nib_allocator *a = &model->engine->allocator;
@@ -82,14 +82,17 @@ static nib_status calibrate_on_text(nib_session *session, const char *text_path,
     if (count == 0)
         status = nib__fail(err, NIB_BAD_INPUT, "%s: the calibration text is empty", text_path);
     session->runner.observer = (nib_observer){.see = record, .ctx = w};
+    *run = (nib_calibration){
+        .tokens = (int64_t)count,
+        .window = nib__min(nib__min(session->plan->context, CALIBRATE_WINDOW), (int64_t)count)};
     if (status == NIB_OK)
-        status = run_tokens(session, ids, count, w->wants_head, err);
+        status = run_tokens(session, ids, count, run->window, w->wants_head, err);
     nib__tokenizer_ids_free(tokenizer, ids);
     return status;
 }
 
-nib_status nib__calibrate(nib_input_stats *stats, nib_model *model, const nib_request *request,
-                          const char *text_path, nib_err *err)
+nib_status nib__calibrate(nib_input_stats *stats, nib_calibration *run, nib_model *model,
+                          const nib_request *request, const char *text_path, nib_err *err)
 {
     const nib_request as_stored = {.dtype = request->dtype, .context = request->context};
     nib_plan *plan = NULL;
@@ -102,7 +105,7 @@ nib_status nib__calibrate(nib_input_stats *stats, nib_model *model, const nib_re
     if (status == NIB_OK)
         status = nib_session_open(&session, model, plan, 1, err);
     if (status == NIB_OK)
-        status = calibrate_on_text(session, text_path, &w, err);
+        status = calibrate_on_text(session, text_path, &w, run, err);
     nib_session_close(session);
     nib_plan_close(plan);
     if (status == NIB_OK && w.bad)
@@ -114,20 +117,26 @@ nib_status nib__calibrate(nib_input_stats *stats, nib_model *model, const nib_re
     return status;
 }
 
+/* As an imatrix stores it, so that codes do not depend on whether squares were in one. */
+static double stored_square(double square)
+{
+    return square > (double)FLT_MAX ? square : (double)(float)square;
+}
+
 nib_status nib__importance(const float **out, const double *squares, int64_t k, nib_arena *arena,
                            nib_err *err)
 {
     double sum = 0;
     *out = NULL;
     for (int64_t j = 0; j < k; j++)
-        sum += squares[j];
+        sum += stored_square(squares[j]);
     if (!(sum > 0))
         return NIB_OK;
     float *importance = nib__arena_take(arena, (uint64_t)k, sizeof *importance);
     if (importance == NULL)
         return nib__fail_memory(err, (uint64_t)k * sizeof *importance, "the calibration");
     for (int64_t j = 0; j < k; j++)
-        importance[j] = (float)fmax(squares[j] / (sum / (double)k), 0x1p-20);
+        importance[j] = (float)fmax(stored_square(squares[j]) / (sum / (double)k), 0x1p-20);
     *out = importance;
     return NIB_OK;
 }

@@ -36,9 +36,14 @@ nib_status nib__importance(const float **out, const double *squares, int64_t k, 
 
 enum { NIB_HEAD_EVERY = 8 }; /* the output layer sees every eighth token, because it is wide */
 
-/* Runs the model as stored over a text and fills stats[site], zeroed but for `squares`. The result
- * does not depend on the number of threads, or on how the text is divided into steps. */
-nib_status nib__calibrate(nib_input_stats *stats, nib_model *model, const nib_request *request,
-                          const char *text_path, nib_err *err);
+/* How a text was run: in windows that share no tokens, the last of which may be shorter. */
+typedef struct nib_calibration {
+    int64_t tokens, window; /* both at least 1 */
+} nib_calibration;
+
+/* Runs the model as stored over a text and fills stats[site], zeroed but for `squares`, and *run.
+ * The result does not depend on the number of threads, or on how the text is divided into steps. */
+nib_status nib__calibrate(nib_input_stats *stats, nib_calibration *run, nib_model *model,
+                          const nib_request *request, const char *text_path, nib_err *err);
 
 #endif

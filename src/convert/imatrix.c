@@ -13,7 +13,6 @@
 #include "file.h"
 #include "gguf.h"
 #include "name_index.h"
-#include "renames.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -239,15 +238,33 @@ void nib__imatrix_close(nib_imatrix *m)
 
 size_t nib__imatrix_count(const nib_imatrix *m) { return m->count; }
 
-/* "blk.0.ffn_up_exps.3.weight" is matrix 3 of blk.0.ffn_up_exps.weight: cuts the number out. */
-static int64_t cut_expert(char *name)
+/* Cuts the number that follows `mark` out of a name; -1: there is none. */
+static int64_t cut_number(char *name, const char *mark)
 {
-    char *at = strstr(name, "_exps."), *end;
-    if (at == NULL || at[6] < '0' || at[6] > '9')
+    char *at = strstr(name, mark), *end;
+    if (at == NULL)
         return -1;
-    const long long expert = strtoll(at + 6, &end, 10);
-    memmove(at + 5, end, strlen(end) + 1);
-    return expert;
+    at += strlen(mark);
+    if (*at < '0' || *at > '9')
+        return -1;
+    const long long number = strtoll(at, &end, 10);
+    memmove(at - 1, end, strlen(end) + 1);
+    return number;
+}
+
+/* "blk.0.ffn_up_exps.3.weight" is matrix 3 of blk.0.ffn_up_exps.weight, and
+ * "blk.0.attn_k_b.3.weight" of blk.0.attn_k_b.weight. */
+bool nib__imatrix_name(char out[NIB_RENAME_MAX], int64_t *matrix, const char *arch,
+                       const char *layer)
+{
+    char module[NIB_RENAME_MAX];
+    if (snprintf(module, sizeof module, "%s.weight", layer) >= (int)sizeof module ||
+        !nib__rename_to_gguf(out, arch, module))
+        return false;
+    *matrix = cut_number(out, "_exps.");
+    if (*matrix < 0)
+        *matrix = cut_number(out, "_b.");
+    return true;
 }
 
 /* The entry of a weight, or of the fused weight that reads the same inputs. */
@@ -274,25 +291,24 @@ static const entry *find_entry(const nib_imatrix *m, const char *name)
 nib_status nib__imatrix_read(double *squares, bool *found, const nib_imatrix *m, const char *arch,
                              const char *layer, int64_t k, nib_err *err)
 {
-    char module[NIB_RENAME_MAX], name[NIB_RENAME_MAX], a[NIB_SHOWN], b[NIB_SHOWN];
+    char name[NIB_RENAME_MAX], a[NIB_SHOWN], b[NIB_SHOWN];
+    int64_t matrix;
     *found = false;
-    if (snprintf(module, sizeof module, "%s.weight", layer) >= (int)sizeof module ||
-        !nib__rename_to_gguf(name, arch, module))
+    if (!nib__imatrix_name(name, &matrix, arch, layer))
         return NIB_OK;
-    const int64_t expert = cut_expert(name);
     const entry *e = find_entry(m, name);
     if (e == NULL)
         return NIB_OK;
     const uint64_t matrices = e->value_count / (uint64_t)k;
     if (e->value_count % (uint64_t)k != 0 ||
-        (expert < 0 ? matrices != 1 : matrices <= (uint64_t)expert) ||
+        (matrix < 0 ? matrices != 1 : matrices <= (uint64_t)matrix) ||
         (e->counts != NULL && e->matrices != matrices && e->matrices != 1))
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: %s has %" PRIu64 " values, but %s reads %" PRId64
                          " inputs; it is of another model",
                          nib__escape_string(a, m->path), name, e->value_count,
                          nib__escape_string(b, layer), k);
-    const uint64_t at = expert > 0 ? (uint64_t)expert : 0;
+    const uint64_t at = matrix > 0 ? (uint64_t)matrix : 0;
     if (e->counts != NULL && !(value_at(e->counts, e->matrices == 1 ? 0 : at) > 0))
         return NIB_OK;
     for (int64_t j = 0; j < k; j++)

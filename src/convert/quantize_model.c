@@ -162,6 +162,7 @@ static nib_status run_calibration(work *w, const char *text, nib_err *err)
 {
     const nib_network *net = &w->model->net;
     const bool wants_squares = w->options->imatrix == NULL && count_method(w, NIB_PTQ_SEARCH) > 0;
+    nib_calibration ran;
     nib_input_stats *stats = nib__arena_take(&w->arena, net->site_count, sizeof *stats);
     if (stats == NULL)
         return nib__fail_memory(err, net->site_count * sizeof *stats, "the calibration");
@@ -173,7 +174,7 @@ static nib_status run_calibration(work *w, const char *text, nib_err *err)
             return nib__fail_memory(err, (uint64_t)net->sites[i].k * sizeof(double),
                                     "the calibration");
     }
-    NIB_TRY(nib__calibrate(stats, w->model, w->options->request, text, err));
+    NIB_TRY(nib__calibrate(stats, &ran, w->model, w->options->request, text, err));
     NIB_TRY(use_stats(w, stats, err));
     if (wants_squares)
         note_unseen(w, "the calibration text");

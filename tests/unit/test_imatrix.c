@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * llama.cpp's importance matrices, in both forms, of plain weights, fused ones and experts; damaged
- * files and those of other models.
+ * files and those of other models; written ones read back.
  */
 #include "imatrix.h"
 
 #include "file.h"
+#include "fused.h"
 #include "memory.h"
 
 #include <math.h>
@@ -172,6 +173,126 @@ static void test_damaged(void **state)
     refuse("m", "value 1 of blk.0.attn_q.weight is nan");
 }
 
+enum { WRITTEN = 7 };
+
+/* Squares of seven layers: 1 .. K times the layer's number, of 10 times as many tokens. */
+typedef struct written {
+    nib_imatrix_layer layers[WRITTEN];
+    nib_input_stats stats[WRITTEN];
+    double squares[WRITTEN][K];
+    nib_imatrix_job job;
+} written;
+
+static void make_job(written *w, const char *arch, unsigned fused, const char *const *names,
+                     size_t count)
+{
+    memset(w, 0, sizeof *w);
+    for (size_t i = 0; i < count; i++) {
+        for (int j = 0; j < K; j++)
+            w->squares[i][j] = (double)((i + 1) * (size_t)(j + 1));
+        w->stats[i] = (nib_input_stats){.tokens = 10 * (int64_t)(i + 1), .squares = w->squares[i]};
+        w->layers[i] = (nib_imatrix_layer){names[i], K, &w->stats[i]};
+    }
+    w->job = (nib_imatrix_job){.arch = arch,
+                               .fused = fused,
+                               .layers = w->layers,
+                               .count = count,
+                               .text = "book.txt",
+                               .run = {.tokens = 1000, .window = 300}};
+}
+
+/* Writes the job as "m"; its number of entries. */
+static size_t write_job(const written *w)
+{
+    nib_text file;
+    nib_err err;
+    size_t entries = 0;
+    nib__text_init(&file, &allocator);
+    assert_int_equal(nib__imatrix_build(&file, &entries, &w->job, &allocator, &err), NIB_OK);
+    write_bytes("m", file.at, file.size);
+    nib__text_free(&file);
+    return entries;
+}
+
+static void check_written(const written *w, const nib_imatrix *m, size_t i, const char *layer)
+{
+    float want[K];
+    for (int j = 0; j < K; j++)
+        want[j] = (float)w->squares[i][j];
+    check_layer(m, w->job.arch, layer, want);
+}
+
+static void test_written(void **state)
+{
+    static written w;
+    static const char *const names[] = {"model.layers.0.self_attn.q_proj",
+                                        "model.layers.0.self_attn.k_proj",
+                                        "model.layers.0.mlp.experts.0.up_proj",
+                                        "model.layers.0.mlp.experts.2.up_proj",
+                                        "model.layers.11.mlp.experts.1.down_proj",
+                                        "model.layers.0.mlp.gate",
+                                        "lm_head"};
+    nib_imatrix *m = NULL;
+    nib_err err;
+    (void)state;
+    make_job(&w, "qwen3moe", 0, names, COUNT(names));
+    assert_int_equal(write_job(&w), 6); /* two of the layers are experts of one stack */
+    assert_int_equal(nib__imatrix_open(&m, "m", &allocator, &err), NIB_OK);
+    assert_int_equal(nib__imatrix_count(m), 6);
+    for (size_t i = 0; i < COUNT(names); i++)
+        check_written(&w, m, i, names[i]);
+    /* experts between those given have no tokens */
+    check_layer(m, "qwen3moe", "model.layers.0.mlp.experts.1.up_proj", NULL);
+    check_layer(m, "qwen3moe", "model.layers.11.mlp.experts.0.down_proj", NULL);
+    nib__imatrix_close(m);
+}
+
+static void test_written_fused(void **state)
+{
+    static written w;
+    static const char *const phi[] = {
+        "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj",
+        "model.layers.0.self_attn.v_proj", "model.layers.0.mlp.gate_proj",
+        "model.layers.0.mlp.up_proj",      "model.layers.0.mlp.down_proj"};
+    static const char *const heads[] = {"model.layers.0.self_attn.k_b_proj.0",
+                                        "model.layers.0.self_attn.k_b_proj.1",
+                                        "model.layers.0.self_attn.q_b_proj"};
+    nib_imatrix *m = NULL;
+    nib_err err;
+    (void)state;
+    make_job(&w, "phi3", NIB_FUSED_QKV | NIB_FUSED_GATE_UP, phi, COUNT(phi));
+    for (size_t i = 1; i < 5; i++) /* parts read the same inputs */
+        memcpy(w.squares[i], w.squares[i < 3 ? 0 : 3], sizeof w.squares[i]);
+    assert_int_equal(write_job(&w), 3); /* attn_qkv, ffn_up, ffn_down */
+    assert_int_equal(nib__imatrix_open(&m, "m", &allocator, &err), NIB_OK);
+    for (size_t i = 0; i < COUNT(phi); i++)
+        check_written(&w, m, i, phi[i]);
+    nib__imatrix_close(m);
+    make_job(&w, "deepseek2", 0, heads, COUNT(heads));
+    assert_int_equal(write_job(&w), 2);
+    assert_int_equal(nib__imatrix_open(&m, "m", &allocator, &err), NIB_OK);
+    for (size_t i = 0; i < COUNT(heads); i++)
+        check_written(&w, m, i, heads[i]);
+    nib__imatrix_close(m);
+}
+
+static void test_not_written(void **state)
+{
+    static written w;
+    static const char *const names[] = {"model.layers.0.self_attn.q_proj", "model.layers.0.odd"};
+    nib_text file;
+    nib_err err;
+    size_t entries;
+    (void)state;
+    nib__text_init(&file, &allocator);
+    make_job(&w, "llama", 0, names, COUNT(names));
+    refused(NIB_UNSUPPORTED, nib__imatrix_build(&file, &entries, &w.job, &allocator, &err), &err);
+    make_job(&w, "llama", 0, names, 1);
+    w.squares[0][2] = 1e39;
+    refused(NIB_UNSUPPORTED, nib__imatrix_build(&file, &entries, &w.job, &allocator, &err), &err);
+    nib__text_free(&file);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -191,9 +312,9 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both_forms),
-        cmocka_unit_test(test_another_model),
-        cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_both_forms),    cmocka_unit_test(test_another_model),
+        cmocka_unit_test(test_damaged),       cmocka_unit_test(test_written),
+        cmocka_unit_test(test_written_fused), cmocka_unit_test(test_not_written),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -125,6 +125,11 @@ static nib_status call_convert(const void *options)
     return nib_convert(on.model, options, NIB_FORM_TEXT, &nowhere, &err);
 }
 
+static nib_status call_imatrix(const void *options)
+{
+    return nib_imatrix_write(on.model, options, NIB_FORM_TEXT, &nowhere, &err);
+}
+
 static nib_status call_eval(const void *options)
 {
     nib_eval_result result = {.size = sizeof result};
@@ -221,6 +226,7 @@ static const options_case cases[] = {
     OPTIONS(nib_quantize_options, call_quantize, NIB_USAGE), /* no output */
     OPTIONS(nib_request, call_quantize_request, NIB_USAGE),  /* no recipe */
     OPTIONS(nib_convert_options, call_convert, NIB_USAGE),   /* no output */
+    OPTIONS(nib_imatrix_options, call_imatrix, NIB_USAGE),   /* no output */
     OPTIONS(nib_eval_options, call_eval, NIB_USAGE),         /* no text */
     OPTIONS(nib_bench_options, call_bench, NIB_USAGE),       /* more tokens than the context */
     OPTIONS(nib_bench_peer, call_bench_peer, NIB_USAGE),
@@ -319,6 +325,7 @@ static void test_unknown_forms(void **state)
     const nib_quantize_options quantize = {.request = &(nib_request){.recipe = "8da4w"},
                                            .out = "never"};
     const nib_convert_options convert = {.out = "never", .format = "nibble"};
+    const nib_imatrix_options imatrix = {.out = "never", .calibrate = "never"};
     (void)state;
     for (size_t i = 0; i < COUNT(forms); i++) {
         const nib_form f = forms[i];
@@ -335,6 +342,7 @@ static void test_unknown_forms(void **state)
             nib_verify(on.model, NULL, f, &nowhere, &err),
             nib_quantize(on.model, &quantize, f, &nowhere, &err),
             nib_convert(on.model, &convert, f, &nowhere, &err),
+            nib_imatrix_write(on.model, &imatrix, f, &nowhere, &err),
             nib_plan_write(on.plan, f, &nowhere, &err),
             nib_plan_ledger_write(on.plan, f, &nowhere, &err),
             nib_bench_operations(on.session, NULL, f, &nowhere, &err),
