@@ -2,356 +2,112 @@
  *
  * Runs the calibration text a decoder layer at a time: once with the layer's weights as stored, to
  * sum the second moments of their inputs, then, with the codes that those give, to what the next
- * layer reads. Memory holds the text's hidden states, and the moments of one layer.
+ * layer reads. Layers whose codes an earlier run stored run once. Memory holds the text's hidden
+ * states, and the weights and moments of one layer.
  */
-#include "gptq.h"
-
 #include "convert.h"
-#include "moments_factor.h"
+#include "gptq_run.h"
 #include "plan_handle.h"
 #include "quantizer.h"
 
-#include <math.h>
+#include <inttypes.h>
 
-enum { WINDOW = 2048, TEXT_MAX = 64 << 20, TRIES = 4 };
+enum { WINDOW = 2048, TEXT_MAX = 64 << 20 };
 
-static const double damping = 0.01; /* of the mean of H's diagonal */
-
-/* The second moments of one input, which several layers may share. */
-typedef struct input {
-    double *h; /* [k][k]; NULL: nothing was seen yet */
-    int64_t k, tokens;
-} input;
-
-typedef struct gptq {
-    const nib_gptq *job;
-    nib_model *model;
-    nib_runner runner;
-    const nib_moments_rows *rows;
-    size_t *first;  /* [layers + 1] first operation of each layer */
-    input *inputs;  /* [site_count]; of sites that share one, the first's */
-    int64_t window; /* tokens */
-    const int32_t *ids;
-    int64_t count;
-    float *state;   /* [windows][chunks] what lives between layers */
-    int64_t width;  /* floats per token of `state` */
-    float *scratch; /* [threads] */
-    /* Inputs that saw fewer tokens than they have columns, and the one with the fewest. */
-    size_t few;
-    size_t fewest;     /* site; of `few` */
-    nib_status status; /* of the observer */
-    nib_err err;
-} gptq;
-
-static bool is_coded(const gptq *g, size_t site)
+bool nib__gptq_is_coded(const nib_gptq_run *g, size_t site)
 {
     const nib_quantize_layer *l = &g->job->layers[site];
     return l->choice.method == NIB_PTQ_GPTQ && nib__layer_is_quantized(l) && !l->recode &&
            l->role != NIB_ROLE_EMBED;
 }
 
-static bool shares_input(const gptq *g, size_t site)
+size_t nib__gptq_owner(const nib_gptq_run *g, size_t site)
 {
-    return g->model->net.sites[site].shares_input;
+    while (g->model->net.sites[site].shares_input)
+        site--;
+    return site;
 }
 
-/* Whether a site that reads this input is coded. */
-static bool is_wanted(const gptq *g, size_t owner)
+/* ---- the weights of a layer ---- */
+
+static nib_status load_site(nib_gptq_run *g, size_t site, nib_err *err)
 {
-    size_t site = owner;
-    do {
-        if (is_coded(g, site))
-            return true;
-    } while (++site < g->model->net.site_count && shares_input(g, site));
-    return false;
+    nib_runner *r = &g->runner;
+    return nib__weight_load(&r->weights[site], r->net, &r->plan->layers[site], site, &r->staging,
+                            NULL, err);
 }
 
-/* ---- moments ---- */
-
-typedef struct adding {
-    const gptq *g;
-    nib_moments_add add;
-} adding;
-
-static void add_tiles(void *ctx, int worker, int64_t begin, int64_t end)
+static nib_status load_sites(nib_gptq_run *g, size_t begin, size_t end, nib_err *err)
 {
-    const adding *a = ctx;
-    a->g->rows->add(&a->add, begin, end,
-                    a->g->scratch + (size_t)worker * (NIB_MOMENTS_SCRATCH / sizeof(float)));
-}
-
-static void add_tokens(gptq *g, input *in, const float *x, int64_t ld, int64_t m)
-{
-    for (int64_t t = 0; t < m; t += NIB_MOMENTS_TOKENS) {
-        adding a = {g, {.h = in->h, .k = in->k, .ld = ld}};
-        a.add.x = x + t * ld;
-        a.add.m = nib__min(NIB_MOMENTS_TOKENS, m - t);
-        nib__pool_run(g->model->engine->pool, nib__moments_tiles(in->k), 1, false, add_tiles, &a);
-    }
-    in->tokens += m;
-}
-
-static void observe(void *ctx, size_t site, const float *x, int64_t ld, int64_t m, int64_t k)
-{
-    gptq *g = ctx;
-    input *in = &g->inputs[site];
-    if (g->status != NIB_OK || shares_input(g, site) || !is_wanted(g, site))
-        return;
-    if (in->h == NULL) {
-        in->h = nib__calloc(&g->model->engine->allocator, (uint64_t)k * (uint64_t)k, sizeof *in->h);
-        in->k = k;
-        if (in->h == NULL) {
-            g->status = nib__fail_memory(&g->err, (uint64_t)k * (uint64_t)k * sizeof *in->h,
-                                         "the second moments of an input");
-            return;
-        }
-    }
-    add_tokens(g, in, x, ld, m);
-}
-
-/* ---- their factor ---- */
-
-/* Adds to the diagonal, after taking the upper triangle from the lower one. */
-static void damp(double *h, const double *diagonal, int64_t k, double add)
-{
-    for (int64_t i = 0; i < k; i++) {
-        for (int64_t j = i + 1; j < k; j++)
-            h[i * k + j] = h[j * k + i];
-        h[i * k + i] = diagonal[i] + add;
-    }
-}
-
-/* What a sweep needs of an input. */
-typedef struct factored {
-    float *factor;     /* [k][k] */
-    double *diagonal;  /* [k] */
-    float *importance; /* [k] */
-    double damped;     /* share of the mean diagonal that was added */
-} factored;
-
-static void divide_rows(const double *h, int64_t k, factored *out)
-{
-    for (int64_t j = 0; j < k; j++)
-        out->diagonal[j] = h[j * k + j];
-    for (int64_t i = 0; i < k; i++)
-        for (int64_t j = i + 1; j < k; j++)
-            out->factor[i * k + j] = (float)(h[i * k + j] / out->diagonal[j]);
-    for (int64_t j = 0; j < k; j++)
-        out->diagonal[j] *= out->diagonal[j];
-}
-
-static nib_status factor_input(const gptq *g, const input *in, const char *name, factored *out,
-                               nib_arena *arena, nib_err *err)
-{
-    const int64_t k = in->k;
-    const size_t n = (size_t)k;
-    double mean = 0, *h = in->h;
-    double *diagonal = nib__arena_take(arena, n, sizeof *diagonal),
-           *after = nib__arena_take(arena, n * NIB_MOMENTS_PANEL, sizeof *after);
-    *out = (factored){.factor = nib__arena_take(arena, n * n, sizeof *out->factor),
-                      .diagonal = nib__arena_take(arena, n, sizeof *out->diagonal),
-                      .importance = nib__arena_take(arena, n, sizeof *out->importance),
-                      .damped = damping};
-    if (!diagonal || !after || !out->factor || !out->diagonal || !out->importance)
-        return nib__fail_memory(err, n * n * sizeof *out->factor, name);
-    for (int64_t i = 0; i < k; i++) {
-        diagonal[i] = h[i * k + i];
-        mean += diagonal[i] / (double)k;
-        for (int64_t j = i + 1; j < k; j++)
-            h[j * k + i] = h[i * k + j];
-    }
-    if (!isfinite(mean))
-        return nib__fail(err, NIB_CHECK_FAILED,
-                         "%s: its input is not finite on the calibration text; `nibble verify` "
-                         "finds the tensor that holds NaN or Inf",
-                         name);
-    if (!(mean > 0)) { /* all inputs are 0: any codes are as good */
-        out->factor = NULL;
-        return NIB_OK;
-    }
-    for (int64_t j = 0; j < k; j++)
-        out->importance[j] = (float)fmax(diagonal[j] / mean, 0x1p-20);
-    for (int i = 0; i < TRIES; i++, out->damped *= 10) {
-        damp(h, diagonal, k, out->damped * mean);
-        if (nib__moments_factor(h, k, after, g->rows, g->model->engine->pool)) {
-            divide_rows(h, k, out);
-            return NIB_OK;
-        }
-    }
-    return nib__fail(err, NIB_CHECK_FAILED,
-                     "%s: the second moments of its input are not positive definite, even with %g "
-                     "times their mean added to the diagonal",
-                     name, out->damped / 10);
-}
-
-/* ---- codes ---- */
-
-typedef struct sweeping {
-    const nib_weight *from;
-    float *weights; /* [n][k] */
-    nib_quant_sweep sweep;
-    nib_quant_sweep_run run;
-    char *scratch;
-    uint64_t scratch_bytes;
-} sweeping;
-
-static void read_rows(void *ctx, int worker, int64_t begin, int64_t end)
-{
-    const sweeping *s = ctx;
-    (void)worker;
-    for (int64_t i = begin; i < end; i++)
-        nib__weight_row(s->from, i, s->weights + i * s->from->k);
-}
-
-static void sweep_rows(void *ctx, int worker, int64_t begin, int64_t end)
-{
-    const sweeping *s = ctx;
-    s->run(&s->sweep, begin, end, s->scratch + (uint64_t)worker * s->scratch_bytes);
-}
-
-/* Rows of the weight that its codes stand for, instead of the stored ones. */
-static void decode_rows(const nib_weight *coded, float *weights)
-{
-    for (int64_t i = 0; i < coded->n; i++)
-        nib__weight_row(coded, i, weights + i * coded->k);
-}
-
-static nib_status make_quantizer(nib_quantizer *out, const gptq *g, size_t site, nib_err *err)
-{
-    const nib_choice *choice = &g->job->layers[site].choice;
-    const nib_site *at = &g->model->net.sites[site];
-    NIB_TRY(nib__quantizer_init(out, &choice->scheme, nib__float_type(at->weight.scheme.code),
-                                at->k, err));
-    return nib__quantizer_scales(out, choice->scale_type, err);
-}
-
-static nib_status code_site(gptq *g, size_t site, const factored *f, nib_arena *arena, nib_err *err)
-{
-    nib_engine *engine = g->model->engine;
-    nib_quantize_layer *l = &g->job->layers[site];
-    nib_site *at = &g->model->net.sites[site];
-    const int64_t n = at->n, k = at->k;
-    const size_t threads = (size_t)nib__pool_threads(engine->pool);
-    nib_quantizer q;
-    NIB_TRY(make_quantizer(&q, g, site, err));
-    NIB_TRY(nib__quantizer_method(&q, NIB_PTQ_SEARCH, f->importance, err));
-    const uint64_t count = (uint64_t)n * (uint64_t)k, scales = (uint64_t)n * (uint64_t)q.groups;
-    nib_codes *codes = nib__arena_take(g->job->arena, 1, sizeof *codes);
-    sweeping s = {.from = &at->weight,
-                  .weights = nib__arena_take(arena, count, sizeof(float)),
-                  .run = nib__quant_sweep_best(engine->isa),
-                  .scratch_bytes = (nib__quant_sweep_scratch(&q) + 63) & ~UINT64_C(63)};
-    double *objective = nib__arena_take(arena, 2 * (uint64_t)n, sizeof *objective);
-    int32_t *failed = nib__arena_take(arena, (uint64_t)n, sizeof *failed);
-    s.scratch = nib__arena_take(arena, threads * s.scratch_bytes + 64, 1);
-    if (!codes || !s.weights || !objective || !failed || !s.scratch)
-        return nib__fail_memory(err, count * sizeof(float), l->name);
-    s.scratch += (64 - (uintptr_t)s.scratch % 64) % 64;
-    *codes = (nib_codes){.codes = nib__arena_take(g->job->arena, count, 1),
-                         .scales = nib__arena_take(g->job->arena, scales,
-                                                   (uint64_t)nib__type_bits(q.scale_type) / 8),
-                         .zeros = q.zero_type == NIB_TYPE_NONE
-                                      ? NULL
-                                      : nib__arena_take(g->job->arena, scales,
-                                                        (uint64_t)nib__type_bits(q.zero_type) / 8)};
-    if (!codes->codes || !codes->scales || (!codes->zeros && q.zero_type != NIB_TYPE_NONE))
-        return nib__fail_memory(err, count, l->name);
-    nib__pool_run(engine->pool, n, 4, false, read_rows, &s);
-    if (nib__quantizer_needs_scan(&q)) {
-        float range[2] = {0, 0};
-        NIB_TRY(nib__quantizer_scan(&q, s.weights, 0, n, range, err));
-        NIB_TRY(nib__quantizer_set_range(&q, range, err));
-    }
-    s.sweep = (nib_quant_sweep){.q = &q,
-                                .rows = s.weights,
-                                .n = n,
-                                .k = k,
-                                .factor = f->factor,
-                                .diagonal = f->diagonal,
-                                .codes = codes->codes,
-                                .scales = codes->scales,
-                                .zeros = codes->zeros,
-                                .objective = objective,
-                                .failed = failed};
-    nib__pool_run(engine->pool, n, 16, false, sweep_rows, &s);
-    for (int64_t i = 0; i < n; i++) {
-        if (failed[i] != 0)
-            return nib__fail_in(
-                err, nib__quantizer_fail_row(&q, s.weights + i * k, i, failed[i], err), l->name);
-        codes->objective[0] += objective[2 * i];
-        codes->objective[1] += objective[2 * i + 1];
-    }
-    codes->tensor_scale = q.tensor_scale;
-    l->codes = codes;
+    for (size_t i = begin; i < end; i++)
+        NIB_TRY(load_site(g, i, err));
     return NIB_OK;
 }
 
-/* Loads the weight that the site's codes stand for, for the layers after it. */
-static nib_status load_coded(gptq *g, size_t site, nib_arena *arena, nib_err *err)
+static void unload_sites(nib_gptq_run *g, size_t begin, size_t end)
 {
-    nib_runner *r = &g->runner;
-    const nib_allocator *a = &g->model->engine->allocator;
+    for (size_t i = begin; i < end; i++)
+        nib__weight_unload(&g->runner.weights[i], &g->model->engine->allocator);
+}
+
+/* Loads the weight that the codes stand for instead of the stored one. */
+static nib_status load_codes(nib_gptq_run *g, const nib_gptq_codes *c, nib_err *err)
+{
+    const size_t site = (size_t)c->site;
     nib_site *at = &g->model->net.sites[site];
-    const nib_quantize_layer *l = &g->job->layers[site];
     const nib_weight stored = at->weight;
     nib_quantizer q;
-    nib_weight coded;
-    NIB_TRY(make_quantizer(&q, g, site, err));
-    nib__quantizer_describe_weight(&coded, &q, at->n, l->codes->codes, l->codes->scales,
-                                   l->codes->zeros);
-    coded.tensor_scale = l->codes->tensor_scale;
-    float *weights = nib__arena_take(arena, (uint64_t)at->n * (uint64_t)at->k, sizeof *weights);
-    if (weights == NULL)
-        return nib__fail_memory(err, (uint64_t)at->n * (uint64_t)at->k * sizeof *weights, l->name);
-    decode_rows(&coded, weights);
-    at->weight = (nib_weight){.scheme = {.code = NIB_CODE_F32},
-                              .n = at->n,
-                              .k = at->k,
-                              .layout = NIB_LAYOUT_FLOAT,
-                              .codes = weights,
-                              .bias = stored.bias,
-                              .bias_type = stored.bias_type};
-    nib__weight_unload(&r->weights[site], a);
-    const nib_status status =
-        nib__weight_load(&r->weights[site], &g->model->net, &g->runner.plan->layers[site], site,
-                         &r->staging, NULL, err);
+    NIB_TRY(nib__gptq_quantizer(&q, g, site, err));
+    nib__quantizer_describe_weight(&at->weight, &q, c->n, c->codes.codes, c->codes.scales,
+                                   c->codes.zeros);
+    at->weight.tensor_scale = c->codes.tensor_scale;
+    at->weight.bias = stored.bias;
+    at->weight.bias_type = stored.bias_type;
+    nib__weight_unload(&g->runner.weights[site], &g->model->engine->allocator);
+    const nib_status status = load_site(g, site, err);
     at->weight = stored;
     return status;
 }
 
-/* Codes the sites [begin, end) from the moments of their inputs, and releases those. */
-static nib_status code_sites(gptq *g, size_t begin, size_t end, bool loads, nib_err *err)
+/* Whether a record is of a weight of the sites [begin, end), and of its shape. */
+static bool is_of_layer(const nib_gptq_run *g, const nib_gptq_codes *c, size_t begin, size_t end)
 {
-    nib_status status = NIB_OK;
-    for (size_t owner = begin; owner < end && status == NIB_OK; owner++) {
-        factored f;
-        nib_arena arena;
-        input *in = &g->inputs[owner];
-        if (in->h == NULL)
-            continue;
-        if (in->tokens < in->k && (g->few++ == 0 || in->tokens < g->inputs[g->fewest].tokens))
-            g->fewest = owner;
-        nib__arena_init(&arena, &g->model->engine->allocator, 0);
-        status = factor_input(g, in, g->job->layers[owner].name, &f, &arena, err);
-        for (size_t site = owner; status == NIB_OK && f.factor != NULL; site++) {
-            if (site > owner && (site == end || !shares_input(g, site)))
-                break;
-            if (is_coded(g, site))
-                status = code_site(g, site, &f, &arena, err);
-            if (status == NIB_OK && loads && is_coded(g, site))
-                status = load_coded(g, site, &arena, err);
-        }
-        nib__arena_free(&arena);
-        nib__release(&g->model->engine->allocator, in->h);
-        in->h = NULL;
+    nib_quantizer q;
+    if (c->site < begin || c->site >= end || !nib__gptq_is_coded(g, (size_t)c->site))
+        return false;
+    const nib_site *at = &g->model->net.sites[c->site];
+    return c->n == at->n && c->k == at->k &&
+           nib__gptq_quantizer(&q, g, (size_t)c->site, NULL) == NIB_OK &&
+           c->scale_bytes == (uint64_t)(c->n * q.groups * (nib__type_bits(q.scale_type) / 8)) &&
+           c->zero_bytes == (uint64_t)(c->n * q.groups * (nib__type_bits(q.zero_type) / 8));
+}
+
+/* Gives the sites [begin, end) the codes of a part, and loads them. */
+static nib_status use_part(nib_gptq_run *g, size_t part, size_t begin, size_t end, bool loads,
+                           nib_err *err)
+{
+    nib_gptq_codes c;
+    char a[NIB_SHOWN];
+    for (uint64_t offset = 0; nib__gptq_store_next(g->store, part, &offset, &c);) {
+        nib_codes *codes = nib__arena_take(g->job->arena, 1, sizeof *codes);
+        if (codes == NULL)
+            return nib__fail_memory(err, sizeof *codes, "codes");
+        if (!is_of_layer(g, &c, begin, end))
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: part %zu holds codes of another model; remove the directory",
+                             nib__escape_string(a, nib__gptq_store_path(g->store)), part);
+        *codes = c.codes;
+        g->job->layers[c.site].codes = codes;
+        if (loads)
+            NIB_TRY(load_codes(g, &c, err));
     }
-    return status;
+    return NIB_OK;
 }
 
 /* ---- the text, a layer at a time ---- */
 
 /* Calls nib__runner_part on every chunk; `stays`: without keeping what comes out. */
-static nib_status run_layer(gptq *g, size_t layer, bool stays, nib_err *err)
+static nib_status run_layer(nib_gptq_run *g, size_t layer, bool stays, nib_err *err)
 {
     nib_slot slots[NIB_CHUNK];
     const size_t begin = layer == 0 ? 0 : g->first[layer];
@@ -373,7 +129,7 @@ static nib_status run_layer(gptq *g, size_t layer, bool stays, nib_err *err)
 }
 
 /* The sites of a decoder layer: [*begin, *end). */
-static void find_sites(const gptq *g, int64_t layer, size_t *begin, size_t *end)
+static void find_sites(const nib_gptq_run *g, int64_t layer, size_t *begin, size_t *end)
 {
     const nib_network *net = &g->model->net;
     size_t i = 0;
@@ -387,13 +143,18 @@ static void find_sites(const gptq *g, int64_t layer, size_t *begin, size_t *end)
     *end = i;
 }
 
-/* The output layer, from the final norm of every token. */
-static nib_status code_head(gptq *g, nib_err *err)
+/* Codes the sites [begin, end) into a part, from the moments of their inputs. */
+static nib_status code_part(nib_gptq_run *g, size_t part, size_t begin, size_t end, nib_err *err)
 {
-    const size_t head = g->model->net.site_count - 1;
+    NIB_TRY(nib__gptq_store_begin(g->store, part, err));
+    NIB_TRY(nib__gptq_code(g, begin, end, err));
+    return nib__gptq_store_end(g->store, err);
+}
+
+/* Sums the moments of the output layer's input: the final norm of every token. */
+static nib_status observe_head(nib_gptq_run *g, size_t head, nib_err *err)
+{
     const int64_t layers = g->model->net.config.layers, width = g->model->net.config.width;
-    if (!is_coded(g, head))
-        return NIB_OK;
     float *rows =
         nib__calloc(&g->model->engine->allocator, NIB_CHUNK * (uint64_t)width, sizeof *rows);
     nib_status status = rows != NULL ? NIB_OK : nib__fail_memory(err, (uint64_t)width, "a chunk");
@@ -403,52 +164,245 @@ static nib_status code_head(gptq *g, nib_err *err)
         status = nib__runner_final(&g->runner, g->first[layers], part, g->state + done * g->width,
                                    rows, err);
         if (status == NIB_OK)
-            observe(g, head, rows, width, part, width);
+            nib__gptq_observe(g, head, rows, width, part, width);
         done += part;
     }
     nib__release(&g->model->engine->allocator, rows);
     if (status == NIB_OK && g->status != NIB_OK)
         return nib__fail(err, g->status, "%s", g->err.text);
-    return status == NIB_OK ? code_sites(g, head, head + 1, false, err) : status;
+    return status;
 }
 
-static nib_status code_layers(gptq *g, nib_err *err)
+static nib_status code_head(nib_gptq_run *g, nib_err *err)
+{
+    const size_t head = g->model->net.site_count - 1, part = (size_t)g->model->net.config.layers;
+    if (!nib__gptq_is_coded(g, head))
+        return NIB_OK;
+    if (!nib__gptq_store_has(g->store, part, NULL)) {
+        NIB_TRY(observe_head(g, head, err));
+        NIB_TRY(code_part(g, part, head, head + 1, err));
+    }
+    return use_part(g, part, head, head + 1, false, err);
+}
+
+static nib_status code_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t end, nib_err *err)
+{
+    NIB_TRY(load_sites(g, begin, end, err));
+    if (!nib__gptq_store_has(g->store, layer, NULL)) {
+        g->runner.observer.see = nib__gptq_observe;
+        const nib_status status = run_layer(g, layer, true, err);
+        g->runner.observer.see = NULL;
+        NIB_TRY(status);
+        NIB_TRY(code_part(g, layer, begin, end, err));
+    }
+    NIB_TRY(use_part(g, layer, begin, end, true, err));
+    NIB_TRY(run_layer(g, layer, false, err));
+    unload_sites(g, begin, end);
+    return NIB_OK;
+}
+
+static nib_status code_layers(nib_gptq_run *g, nib_err *err)
 {
     nib_engine *engine = g->model->engine;
     const int64_t layers = g->model->net.config.layers;
-    g->runner.observer = (nib_observer){.see = observe, .ctx = g};
+    g->runner.observer.ctx = g;
     for (int64_t l = 0; l < layers; l++) {
         size_t begin, end;
         if (!nib__engine_progress(engine, "gptq", (uint64_t)l, (uint64_t)layers + 1))
             return nib__fail(err, NIB_CANCELLED, "the method gptq was cancelled");
         find_sites(g, l, &begin, &end);
-        g->runner.observer.see = observe;
-        NIB_TRY(run_layer(g, (size_t)l, true, err));
-        NIB_TRY(code_sites(g, begin, end, true, err));
-        g->runner.observer.see = NULL;
-        NIB_TRY(run_layer(g, (size_t)l, false, err));
+        NIB_TRY(code_layer(g, (size_t)l, begin, end, err));
     }
     NIB_TRY(code_head(g, err));
     nib__engine_progress(engine, "gptq", (uint64_t)layers + 1, (uint64_t)layers + 1);
     return NIB_OK;
 }
 
-/* Says which layers saw too few tokens for moments of full rank. */
-static void note_few(const gptq *g)
+/* ---- the store ---- */
+
+static void add_file(nib_hasher *hasher, const nib_map *map)
 {
-    const input *in = &g->inputs[g->fewest];
+    const uint64_t file[] = {map->size, (uint64_t)map->modified_ns};
+    nib__hasher_add(hasher, file, sizeof file);
+}
+
+static void add_tensor(nib_hasher *hasher, const nib_tensor *t)
+{
+    const int64_t facts[] = {(int64_t)t->type, t->rank, (int64_t)t->bytes, t->file};
+    nib__hasher_add(hasher, t->name, strlen(t->name) + 1);
+    nib__hasher_add(hasher, facts, sizeof facts);
+    nib__hasher_add(hasher, t->shape, (size_t)t->rank * sizeof *t->shape);
+}
+
+/* The config.json, if there is one. */
+static nib_status add_config(nib_hasher *hasher, const nib_gptq_run *g, nib_err *err)
+{
+    const nib_allocator *a = &g->model->engine->allocator;
+    const char *directory = nib__checkpoint_directory(g->model->net.checkpoint);
+    char *text;
+    size_t size;
+    if (directory == NULL)
+        return NIB_OK;
+    const char *path = nib__path_join(g->job->arena, directory, "config.json");
+    if (path == NULL)
+        return nib__fail_memory(err, strlen(directory), "a path");
+    if (nib__path_kind(path) != NIB_PATH_FILE)
+        return NIB_OK;
+    NIB_TRY(nib__file_read(&text, &size, path, TEXT_MAX, a, err));
+    nib__hasher_add(hasher, text, size);
+    nib__release(a, text);
+    return NIB_OK;
+}
+
+/* The files by size and time of the last change, their tensors, and config.json. */
+static nib_status hash_source(nib_hash *out, const nib_gptq_run *g, nib_err *err)
+{
+    const nib_checkpoint *cp = g->model->net.checkpoint;
+    nib_hasher *hasher = nib__hasher_open();
+    if (hasher == NULL)
+        return nib__fail_memory(err, 1024, "a hash");
+    for (size_t i = 0; i < nib__checkpoint_file_count(cp); i++)
+        add_file(hasher, nib__checkpoint_file(cp, i));
+    for (size_t i = 0; i < nib__checkpoint_count(cp); i++)
+        add_tensor(hasher, nib__checkpoint_at(cp, i));
+    const nib_status status = add_config(hasher, g, err);
+    *out = nib__hasher_finish(hasher);
+    return status;
+}
+
+/* Which layers the method codes, and into what. */
+static nib_status hash_recipe(nib_hash *out, const nib_gptq_run *g, nib_err *err)
+{
+    nib_hasher *hasher = nib__hasher_open();
+    char name[64];
+    if (hasher == NULL)
+        return nib__fail_memory(err, 1024, "a hash");
+    for (size_t i = 0; i < g->model->net.site_count; i++) {
+        const nib_quantize_layer *l = &g->job->layers[i];
+        if (!nib__gptq_is_coded(g, i))
+            continue;
+        nib__scheme_name(name, &l->choice.scheme);
+        nib__hasher_add(hasher, l->name, strlen(l->name) + 1);
+        nib__hasher_add(hasher, name, strlen(name) + 1);
+        nib__hasher_add(hasher, nib__type_name(l->choice.scale_type),
+                        strlen(nib__type_name(l->choice.scale_type)) + 1);
+    }
+    *out = nib__hasher_finish(hasher);
+    return NIB_OK;
+}
+
+/* What the codes depend on. The text counts by the tokens that are used. */
+static nib_status write_key(nib_text *out, const nib_gptq_run *g, nib_type dtype, nib_err *err)
+{
+    nib_hash source, recipe;
+    char a[33], b[33], c[33];
+    const nib_hash text = nib__hash_bytes(g->ids, (uint64_t)g->count * sizeof *g->ids);
+    NIB_TRY(hash_source(&source, g, err));
+    NIB_TRY(hash_recipe(&recipe, g, err));
+    nib__text_format(out,
+                     "program: %s\nsource: %s\nrecipe: %s\ntext: %s\ntokens: %" PRId64
+                     "\nwindow: %" PRId64 "\ndtype: %s\n",
+                     nib_version(), nib__hash_text(a, source), nib__hash_text(b, recipe),
+                     nib__hash_text(c, text), g->count, g->window, nib__type_name(dtype));
+    return out->failed ? nib__fail_memory(err, out->size, "a key") : NIB_OK;
+}
+
+/* Notes what was found of an earlier run, if anything was, and tells it at once. */
+static void note_found(nib_gptq_run *g, const char *other)
+{
+    const nib_callbacks *call = &g->model->engine->callbacks;
+    const size_t parts = (size_t)g->model->net.config.layers + 1;
+    nib_text *out = &g->job->resumed;
+    size_t found = 0, damaged = 0;
     char a[NIB_SHOWN];
-    if (g->few > 0)
+    (void)nib__escape_string(a, nib__gptq_store_path(g->store));
+    for (size_t i = 0; i < parts; i++) {
+        bool bad;
+        found += nib__gptq_store_has(g->store, i, &bad);
+        damaged += bad;
+    }
+    if (other != NULL)
+        nib__text_format(out,
+                         "gptq: %s held codes of a run with another %s, so they are gone, and all "
+                         "layers are coded anew",
+                         a, other);
+    else if (found + damaged > 0)
+        nib__text_format(out, "gptq: %zu of %zu layers have codes of an earlier run in %s", found,
+                         parts, a);
+    if (damaged > 0)
+        nib__text_format(out, "; those of %zu more are damaged, and are coded anew", damaged);
+    if (out->size != 0 && !out->failed && call->log != NULL)
+        call->log(call->ctx, out->at);
+}
+
+static nib_status open_store(nib_gptq_run *g, nib_type dtype, nib_err *err)
+{
+    const nib_allocator *a = &g->model->engine->allocator;
+    const char *other;
+    nib_text key;
+    nib__text_init(&key, a);
+    nib_status status = write_key(&key, g, dtype, err);
+    if (status == NIB_OK)
+        status = nib__gptq_store_open(&g->store, g->job->out, key.at,
+                                      (size_t)g->model->net.config.layers + 1, &other, a, err);
+    nib__text_free(&key);
+    g->job->store = g->store;
+    if (status == NIB_OK)
+        note_found(g, other);
+    return status;
+}
+
+/* ---- notes ---- */
+
+/* Inputs of which a note says how many there are, and names one. */
+typedef struct unusual {
+    size_t count;
+    nib_gptq_codes most; /* the one that is named */
+} unusual;
+
+static void count_unusual(unusual *u, const nib_gptq_codes *c, bool is_more)
+{
+    if (u->count++ == 0 || is_more)
+        u->most = *c;
+}
+
+/* Says which inputs saw too few tokens for moments of full rank, and which needed more on their
+ * diagonal. Codes of one input stand in a row. */
+static void note_inputs(const nib_gptq_run *g)
+{
+    unusual few = {0}, damped = {0};
+    nib_gptq_codes c;
+    char a[NIB_SHOWN];
+    size_t owner = SIZE_MAX;
+    for (size_t part = 0; part <= (size_t)g->model->net.config.layers; part++)
+        for (uint64_t offset = 0; nib__gptq_store_has(g->store, part, NULL) &&
+                                  nib__gptq_store_next(g->store, part, &offset, &c);) {
+            if (nib__gptq_owner(g, (size_t)c.site) == owner)
+                continue;
+            owner = nib__gptq_owner(g, (size_t)c.site);
+            if (c.tokens < c.k)
+                count_unusual(&few, &c, c.tokens < few.most.tokens);
+            if (c.damping > NIB_GPTQ_DAMPING)
+                count_unusual(&damped, &c, c.damping > damped.most.damping);
+        }
+    if (few.count > 0)
         nib__ledger_add_note(g->job->ledger, "method",
                              "gptq: %zu inputs saw fewer tokens than they have columns, so their "
                              "moments say little: %s %lld tokens, %lld columns",
-                             g->few, nib__escape_string(a, g->job->layers[g->fewest].name),
-                             (long long)in->tokens, (long long)in->k);
+                             few.count, nib__escape_string(a, g->job->layers[few.most.site].name),
+                             (long long)few.most.tokens, (long long)few.most.k);
+    if (damped.count > 0)
+        nib__ledger_add_note(g->job->ledger, "method",
+                             "gptq: the second moments of %zu inputs are not positive definite "
+                             "with %g times their mean on the diagonal, but with more: %s %g",
+                             damped.count, NIB_GPTQ_DAMPING,
+                             nib__escape_string(a, g->job->layers[damped.most.site].name),
+                             damped.most.damping);
 }
 
 /* ---- opening ---- */
 
-static nib_status allocate(gptq *g, nib_arena *arena, nib_err *err)
+static nib_status allocate(nib_gptq_run *g, nib_arena *arena, nib_err *err)
 {
     const size_t layers = (size_t)g->model->net.config.layers, sites = g->model->net.site_count,
                  threads = (size_t)nib__pool_threads(g->model->engine->pool);
@@ -467,18 +421,17 @@ static nib_status allocate(gptq *g, nib_arena *arena, nib_err *err)
                : nib__fail_memory(err, floats * sizeof *g->state, "the hidden states of a text");
 }
 
-static nib_status run_model(gptq *g, const nib_plan *plan, nib_err *err)
+static nib_status run_model(nib_gptq_run *g, const nib_plan *plan, nib_err *err)
 {
-    nib_refusal refusal;
     nib_arena arena;
-    NIB_TRY(nib__runner_open(&g->runner, &g->model->net, &plan->assignment, 1, g->window, &refusal,
-                             err));
+    NIB_TRY(
+        nib__runner_open_unloaded(&g->runner, &g->model->net, &plan->assignment, g->window, err));
     nib__arena_init(&arena, &g->model->engine->allocator, 0);
     nib_status status = allocate(g, &arena, err);
     if (status == NIB_OK)
         status = code_layers(g, err);
     if (status == NIB_OK)
-        note_few(g);
+        note_inputs(g);
     for (size_t i = 0; g->inputs != NULL && i < g->model->net.site_count; i++)
         nib__release(&g->model->engine->allocator, g->inputs[i].h);
     nib__arena_free(&arena);
@@ -486,7 +439,8 @@ static nib_status run_model(gptq *g, const nib_plan *plan, nib_err *err)
     return status;
 }
 
-static nib_status read_tokens(gptq *g, const nib_tokenizer *tokenizer, int32_t **ids, nib_err *err)
+static nib_status read_tokens(nib_gptq_run *g, const nib_tokenizer *tokenizer, int32_t **ids,
+                              nib_err *err)
 {
     const nib_allocator *a = &g->model->engine->allocator;
     char shown[NIB_SHOWN], *text;
@@ -507,13 +461,13 @@ static nib_status read_tokens(gptq *g, const nib_tokenizer *tokenizer, int32_t *
     return NIB_OK;
 }
 
-nib_status nib__gptq(const nib_gptq *job, nib_model *model, nib_err *err)
+nib_status nib__gptq(nib_gptq *job, nib_model *model, nib_err *err)
 {
     const nib_request as_stored = {.dtype = job->request->dtype, .context = job->request->context};
     const nib_tokenizer *tokenizer;
     nib_plan *plan = NULL;
     int32_t *ids = NULL;
-    gptq g = {.job = job, .model = model, .rows = nib__moments_best(model->engine->isa)};
+    nib_gptq_run g = {.job = job, .model = model, .rows = nib__moments_best(model->engine->isa)};
     if (model->net.config.shared_layers > 0)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the method gptq runs a layer at a time, and the last %lld layers of this "
@@ -525,6 +479,8 @@ nib_status nib__gptq(const nib_gptq *job, nib_model *model, nib_err *err)
         g.window = nib__min(plan->context, WINDOW);
         status = read_tokens(&g, tokenizer, &ids, err);
     }
+    if (status == NIB_OK)
+        status = open_store(&g, plan->assignment.dtype, err);
     if (status == NIB_OK)
         status = run_model(&g, plan, err);
     nib__tokenizer_ids_free(tokenizer, ids);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The method gptq over a model: layer by layer, on the activations that the layers before it give
- * with their new codes.
+ * with their new codes. Codes go to a store beside OUT, where the next run finds those of a killed
+ * one.
  */
 #ifndef NIB_GPTQ_H
 #define NIB_GPTQ_H
 
-#include "quantize.h"
+#include "gptq_store.h"
 #include "session_handle.h"
 
 enum { NIB_GPTQ_TOKENS = 65536 }; /* of the text at most */
@@ -16,12 +17,16 @@ typedef struct nib_gptq {
     nib_quantize_layer *layers; /* [site_count] those of the method get their codes */
     const nib_request *request; /* dtype and context of the calibration */
     const char *text;           /* path */
+    const char *out;            /* path of the output, beside which the store is */
     nib_ledger *ledger;
-    nib_arena *arena; /* holds the codes */
+    nib_arena *arena;
+    nib_gptq_store *store; /* result: holds the codes; to remove when OUT is complete, or close */
+    nib_text resumed;      /* result: a note for people, on how a killed run was continued; empty:
+                              it was not. It is not about OUT, whose bytes are the same. */
 } nib_gptq;
 
 /* NIB_UNSUPPORTED: the model has layers that read another layer's keys. NIB_BAD_INPUT: the text is
- * empty. */
-nib_status nib__gptq(const nib_gptq *job, nib_model *model, nib_err *err);
+ * empty. NIB_EXISTS: as nib__gptq_store_open. */
+nib_status nib__gptq(nib_gptq *job, nib_model *model, nib_err *err);
 
 #endif

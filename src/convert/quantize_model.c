@@ -29,6 +29,7 @@ typedef struct work {
     nib_gguf_head head; /* for the format gguf */
     nib_plan *plan;     /* for the machine that will run the result; NULL: not named */
     nib_ledger ledger;
+    nib_gptq gptq; /* its codes, while the output is written */
 } work;
 
 static bool is_static(const nib_choice *choice)
@@ -221,15 +222,16 @@ static nib_status use_imatrix(work *w, nib_err *err)
 /* Runs the method gptq. Layers without inputs on the text are searched. */
 static nib_status run_gptq(work *w, const char *text, nib_err *err)
 {
-    const nib_gptq job = {.layers = w->layers,
-                          .request = w->options->request,
-                          .text = text,
-                          .ledger = &w->ledger,
-                          .arena = &w->arena};
     const nib_quantize_layer *first = NULL;
     size_t unseen = 0;
     char a[NIB_SHOWN];
-    NIB_TRY(nib__gptq(&job, w->model, err));
+    w->gptq.layers = w->layers;
+    w->gptq.request = w->options->request;
+    w->gptq.text = text;
+    w->gptq.out = w->out;
+    w->gptq.ledger = &w->ledger;
+    w->gptq.arena = &w->arena;
+    NIB_TRY(nib__gptq(&w->gptq, w->model, err));
     for (size_t i = w->model->net.site_count; i-- > 0;) {
         nib_quantize_layer *l = &w->layers[i];
         if (l->choice.method != NIB_PTQ_GPTQ || l->codes != NULL || !nib__layer_is_quantized(l))
@@ -244,6 +246,18 @@ static nib_status run_gptq(work *w, const char *text, nib_err *err)
                              "are searched: %s%s",
                              unseen, nib__escape_string(a, first->name), unseen > 1 ? ", ..." : "");
     return NIB_OK;
+}
+
+/* When the output is complete: removes the store, and adds notes that are not about the output. */
+static void finish_gptq(work *w)
+{
+    nib_err err;
+    if (w->gptq.resumed.size != 0)
+        nib__ledger_add_note(&w->ledger, "method", "%s", w->gptq.resumed.at);
+    if (nib__gptq_store_remove(w->gptq.store, &err) != NIB_OK)
+        nib__ledger_add_note(&w->ledger, "method", "gptq: its codes are still on the disk: %s",
+                             err.text);
+    w->gptq.store = NULL;
 }
 
 static nib_status calibrate(work *w, nib_err *err)
@@ -362,8 +376,8 @@ static nib_status make_config(work *w, nib_err *err)
     return status == NIB_OK ? status : nib__fail_in(err, status, nib__checkpoint_path(cp));
 }
 
-/* Completes the job with what quantizing and converting share, and runs it. */
-static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *report, nib_err *err)
+/* Completes the job with what quantizing and converting share. */
+static nib_status complete_job(work *w, nib_quantize_job *job, nib_err *err)
 {
     nib_engine *engine = w->model->engine;
     if (is_gguf(job->format))
@@ -385,7 +399,7 @@ static nib_status run_job(work *w, nib_quantize_job *job, nib_quantize_report *r
     job->isa = engine->isa;
     job->callbacks = &engine->callbacks;
     job->allocator = &engine->allocator;
-    return nib__quantize(&w->ledger, report, job, err);
+    return NIB_OK;
 }
 
 /* Refuses a tokenizer that nothing would use. calibrate: the text to tokenize; NULL: none. */
@@ -533,10 +547,13 @@ static void work_open(work *w, nib_model *model)
     nib__ledger_init(&w->ledger, &model->engine->allocator);
     nib__text_init(&w->config, &model->engine->allocator);
     nib__gguf_head_init(&w->head, &model->engine->allocator);
+    nib__text_init(&w->gptq.resumed, &model->engine->allocator);
 }
 
 static void work_close(work *w)
 {
+    nib__gptq_store_close(w->gptq.store);
+    nib__text_free(&w->gptq.resumed);
     nib_plan_close(w->plan);
     nib__ledger_free(&w->ledger);
     nib__text_free(&w->config);
@@ -573,7 +590,6 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     nib__ledger_allow(&w->ledger, &o->request->allow);
     if (o->request->strict)
         NIB_TRY(nib__ledger_strict(&w->ledger, err));
-    NIB_TRY(calibrate(w, err));
     /* strict also forbids replacing the default format */
     const bool keep_default =
         o->format == NULL && o->request->strict && !nib__strings_hold(&o->request->allow, "format");
@@ -589,7 +605,11 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
                             .dry_run = o->dry_run,
                             .device = device};
     NIB_TRY(nib__bias_parse(&job.bias, o->request->bias, err));
-    NIB_TRY(run_job(w, &job, &report, err));
+    NIB_TRY(complete_job(w, &job, err));
+    NIB_TRY(nib__quantize_check(&job, err)); /* before the calibration, which may take hours */
+    NIB_TRY(calibrate(w, err));
+    NIB_TRY(nib__quantize(&w->ledger, &report, &job, err));
+    finish_gptq(w);
     return render(w, &report, form, sink, err);
 }
 
@@ -701,7 +721,8 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
                             .dry_run = o->dry_run};
     NIB_TRY(nib__bias_parse(&job.bias, o->bias, err));
     add_notes(w);
-    NIB_TRY(run_job(w, &job, &report, err));
+    NIB_TRY(complete_job(w, &job, err));
+    NIB_TRY(nib__quantize(&w->ledger, &report, &job, err));
     if (!o->dry_run)
         note_kept(w, &report);
     return render(w, &report, form, sink, err);

@@ -302,10 +302,22 @@ static nib_status reserve_gpu(nib_runner *r, int64_t sequences, nib_err *err)
     return prepare(r, err);
 }
 
+/* Whether a weight of an unloaded runner stays loaded: it belongs to no decoder layer. */
+static bool is_resident(const nib_runner *r, size_t site)
+{
+    return nib__graph_weight(&r->net->graph, NIB_WEIGHT_MATRIX, site)->layer < 0 &&
+           r->net->sites[site].role != NIB_ROLE_HEAD;
+}
+
 static nib_status load_weights(nib_runner *r, nib_err *err)
 {
     const size_t count = r->net->site_count;
     for (size_t i = 0; i < count; i++) {
+        if (r->unloaded && !is_resident(r, i)) {
+            const nib_layer_plan *plan = &r->plan->layers[i];
+            r->weights[i].w = nib__layer_weight(plan->layer, &plan->done); /* sizes of scratch */
+            continue;
+        }
         if (!nib__engine_progress(r->engine, "load", i, count))
             return nib__fail(err, NIB_CANCELLED, "loading was cancelled");
         const nib_status status = nib__weight_load(&r->weights[i], r->net, &r->plan->layers[i], i,
@@ -366,6 +378,17 @@ nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_a
     nib__arena_init(&out->arena, &net->engine->allocator, 0);
     const nib_status status = open_parts(out, sequences, context, err);
     *refusal = out->refusal;
+    if (status != NIB_OK)
+        nib__runner_close(out);
+    return status;
+}
+
+nib_status nib__runner_open_unloaded(nib_runner *out, const nib_network *net,
+                                     const nib_assignment *plan, int64_t context, nib_err *err)
+{
+    *out = (nib_runner){.net = net, .plan = plan, .engine = net->engine, .unloaded = true};
+    nib__arena_init(&out->arena, &net->engine->allocator, 0);
+    const nib_status status = open_parts(out, 1, context, err);
     if (status != NIB_OK)
         nib__runner_close(out);
     return status;

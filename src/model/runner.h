@@ -72,6 +72,7 @@ typedef struct nib_runner {
     uint64_t weight_bytes; /* read per token */
     int64_t looked_up;     /* embedding rows looked up since its pages were released */
     nib_observer observer;
+    bool unloaded;     /* nib__runner_open_unloaded opened it */
     bool keeps_logits; /* logits stay on the GPU, for nib__runner_draw */
     int32_t *drawn;    /* on the GPU; NULL: nothing was drawn there */
     uint64_t
@@ -88,6 +89,11 @@ typedef struct nib_runner {
  * *refusal says what the device refused, if that is why opening fails. */
 nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_assignment *plan,
                             int64_t sequences, int64_t context, nib_refusal *refusal, nib_err *err);
+/* The same for a plan that runs on the CPU, but without the weights of decoder layers and of the
+ * output layer: nib__weight_load and nib__weight_unload bring and take them, for
+ * nib__runner_part. */
+nib_status nib__runner_open_unloaded(nib_runner *out, const nib_network *net,
+                                     const nib_assignment *plan, int64_t context, nib_err *err);
 void nib__runner_close(nib_runner *runner);
 /* Upper bound of the bytes that a runner needs on a GPU besides weights and KV cache, with all
  * operations there. */

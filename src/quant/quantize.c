@@ -233,10 +233,10 @@ static nib_status write_locked(nib_output_layout *r)
     return status;
 }
 
-static nib_status quantize(nib_output_layout *r, nib_quantize_report *report)
+/* Decides what is written, and where, and checks that it may be. */
+static nib_status prepare(nib_output_layout *r)
 {
     const nib_quantize_job *job = r->job;
-    const uint64_t start = nib__now_ns();
     NIB_TRY(choose_directory(r));
     NIB_TRY(check_output(r));
     NIB_TRY(nib__output_layout_make(r, r->directory ? shard_limit : 0));
@@ -247,7 +247,14 @@ static nib_status quantize(nib_output_layout *r, nib_quantize_report *report)
         nib__ledger_allow(r->ledger, job->allow);
     if (job->strict)
         NIB_TRY(nib__ledger_strict(r->ledger, r->err));
-    NIB_TRY(check_config_needed(r));
+    return check_config_needed(r);
+}
+
+static nib_status quantize(nib_output_layout *r, nib_quantize_report *report)
+{
+    const nib_quantize_job *job = r->job;
+    const uint64_t start = nib__now_ns();
+    NIB_TRY(prepare(r));
     if (job->device != NULL)
         NIB_TRY(nib__quant_device_ready(job->device, r->rewrites, r->count, job->dry_run, r->ledger,
                                         r->err));
@@ -284,6 +291,20 @@ nib_status nib__quantize(nib_ledger *ledger, nib_quantize_report *report,
     if (job->device != NULL)
         nib__quant_device_release(job->device);
     nib__output_layout_free(&r);
+    return status;
+}
+
+nib_status nib__quantize_check(const nib_quantize_job *job, nib_err *err)
+{
+    nib_output_layout r;
+    nib_ledger ledger;
+    nib__ledger_init(&ledger, job->allocator);
+    nib__output_layout_init(&r, job, &ledger, err);
+    nib_status status = prepare(&r);
+    if (status == NIB_OK && ledger.failed)
+        status = nib__fail_memory(err, 0, "the ledger");
+    nib__output_layout_free(&r);
+    nib__ledger_free(&ledger);
     return status;
 }
 

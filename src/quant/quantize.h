@@ -103,6 +103,10 @@ typedef struct nib_quantize_report {
 nib_status nib__quantize(nib_ledger *ledger, nib_quantize_report *report,
                          const nib_quantize_job *job, nib_err *err);
 
+/* Whether nib__quantize would begin to write: checks the output path, the format and what strict
+ * forbids, with nib__quantize's failures. Writes nothing, and adds nothing to the ledger. */
+nib_status nib__quantize_check(const nib_quantize_job *job, nib_err *err);
+
 /* Renders the ledger, then sizes and time, as text. */
 void nib__quantize_render(const nib_ledger *ledger, const nib_quantize_report *report,
                           nib_text *out);

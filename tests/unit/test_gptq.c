@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The arithmetic of the method gptq: second moments, their factor, and the sweep over a row, with
- * each instruction set.
+ * each instruction set; its store of codes.
  */
+#include "gptq_run.h"
 #include "machine.h"
 #include "moments_factor.h"
 #include "quantizer.h"
@@ -12,6 +13,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 enum { K = 200, N = 37, TOKENS = 700 };
@@ -115,6 +117,162 @@ static void test_factor(void **state)
     assert_int_equal(nib__pool_open(&pool, 1, &a, NULL), NIB_OK);
     assert_false(nib__moments_factor(h, K, after, &nib__moments__ref, pool));
     nib__pool_close(pool);
+}
+
+/* Moments that no text gives: [[1, off], [off, 1]] is not positive definite for off > 1, and its
+ * factor is that of the same with more on the diagonal. */
+static void test_damping(void **state)
+{
+    static const struct {
+        double off, damping; /* damping 0: refused */
+    } rows[] = {{0.5, 0.01}, {1.005, 0.01}, {1.05, 0.1}, {1.5, 1}, {5, 10}, {50, 0}};
+    const nib_allocator a = nib__allocator_default();
+    nib_pool *pool;
+    (void)state;
+    assert_int_equal(nib__pool_open(&pool, 2, &a, NULL), NIB_OK);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        double h[4] = {1, rows[i].off, 0, 1};
+        nib_gptq_factor f;
+        nib_arena arena;
+        nib_err err;
+        nib__arena_init(&arena, &a, 0);
+        const nib_status status =
+            nib__gptq_factor(&f, h, 2, "a layer", &nib__moments__ref, pool, &arena, &err);
+        assert_int_equal(status, rows[i].damping > 0 ? NIB_OK : NIB_CHECK_FAILED);
+        if (status == NIB_OK) {
+            const double corner = 1 + rows[i].damping;
+            assert_true(fabs(f.damping - rows[i].damping) < 1e-15);
+            assert_true(fabs(f.diagonal[1] - corner) < 1e-12);
+            assert_true(fabs(f.factor[1] - (rows[i].off / corner)) < 1e-6);
+            assert_true(fabs(f.diagonal[0] - (corner - rows[i].off * rows[i].off / corner)) <
+                        1e-12);
+        } else {
+            assert_non_null(strstr(err.text, "a layer: the second moments of its input are not "
+                                             "positive definite, even with 10 times their mean"));
+        }
+        nib__arena_free(&arena);
+    }
+    nib__pool_close(pool);
+}
+
+/* ---- the store ---- */
+
+static char out_path[64];
+
+static nib_gptq_store *open_store(const char *key, const char *other)
+{
+    const nib_allocator a = nib__allocator_default();
+    const char *found;
+    nib_gptq_store *store;
+    assert_int_equal(nib__gptq_store_open(&store, out_path, key, 3, &found, &a, NULL), NIB_OK);
+    if (other == NULL)
+        assert_null(found);
+    else
+        assert_string_equal(found, other);
+    return store;
+}
+
+/* A part of two weights, of which the second has no zeros. */
+static void put_part(nib_gptq_store *store, size_t part)
+{
+    int8_t codes[6] = {1, -2, 3, -4, 5, (int8_t)part};
+    float scales[2] = {0.5F, 0.25F}, zeros[2] = {7, 8};
+    nib_gptq_codes c = {.site = 4, .n = 2, .k = 3, .scale_bytes = 8, .zero_bytes = 8, .tokens = 99};
+    c.damping = 0.1;
+    c.codes = (nib_codes){
+        .codes = codes, .scales = scales, .zeros = zeros, .objective = {3, 2}, .tensor_scale = 9};
+    assert_int_equal(nib__gptq_store_begin(store, part, NULL), NIB_OK);
+    assert_int_equal(nib__gptq_store_put(store, &c, NULL), NIB_OK);
+    c.site = 5;
+    c.zero_bytes = 0;
+    c.codes.zeros = NULL;
+    assert_int_equal(nib__gptq_store_put(store, &c, NULL), NIB_OK);
+    assert_int_equal(nib__gptq_store_end(store, NULL), NIB_OK);
+}
+
+static void expect_part(nib_gptq_store *store, size_t part)
+{
+    nib_gptq_codes c;
+    uint64_t offset = 0;
+    assert_true(nib__gptq_store_has(store, part, NULL));
+    for (size_t i = 0; i < 2; i++) {
+        assert_true(nib__gptq_store_next(store, part, &offset, &c));
+        assert_int_equal(c.site, 4 + i);
+        assert_true(c.n == 2 && c.k == 3 && c.tokens == 99 && c.damping == 0.1);
+        assert_true(c.codes.objective[0] == 3 && c.codes.objective[1] == 2);
+        assert_true(c.codes.tensor_scale == 9);
+        assert_int_equal(c.codes.codes[1], -2);
+        assert_int_equal(c.codes.codes[5], part);
+        assert_true(((const float *)c.codes.scales)[1] == 0.25F);
+        if (i == 0)
+            assert_true(((const float *)c.codes.zeros)[1] == 8);
+        else
+            assert_null(c.codes.zeros);
+    }
+    assert_false(nib__gptq_store_next(store, part, &offset, &c));
+}
+
+/* Changes a byte of a part, or cuts it off. */
+static void damage(size_t part, long at, bool cuts)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s.codes/layer-%05zu", out_path, part);
+    if (cuts) {
+        assert_int_equal(truncate(path, at), 0);
+        return;
+    }
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    assert_int_equal(fputc(0x55, f), 0x55);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void test_store(void **state)
+{
+    const nib_allocator a = nib__allocator_default();
+    char directory[] = "/tmp/nib-gptq-XXXXXX";
+    const char *found;
+    bool damaged;
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    snprintf(out_path, sizeof out_path, "%s/out", directory);
+    nib_gptq_store *store = open_store("a: 1\nb: 2\n", NULL), *second;
+    put_part(store, 0);
+    put_part(store, 2);
+    assert_int_equal(nib__gptq_store_begin(store, 1, NULL), NIB_OK); /* and does not end */
+    expect_part(store, 0);
+    nib_err err;
+    assert_int_equal(nib__gptq_store_open(&second, out_path, "a: 1\nb: 2\n", 3, &found, &a, &err),
+                     NIB_EXISTS); /* it is open */
+    nib__gptq_store_close(store);
+
+    store = open_store("a: 1\nb: 2\n", NULL);
+    expect_part(store, 2);
+    expect_part(store, 0);
+    assert_false(nib__gptq_store_has(store, 1, &damaged));
+    assert_false(damaged);
+    nib__gptq_store_close(store);
+
+    damage(0, 200, false);
+    damage(2, 300, true);
+    store = open_store("a: 1\nb: 2\n", NULL);
+    for (size_t part = 0; part < 3; part += 2) {
+        assert_false(nib__gptq_store_has(store, part, &damaged));
+        assert_true(damaged);
+    }
+    put_part(store, 0);
+    expect_part(store, 0);
+    nib__gptq_store_close(store);
+
+    nib__gptq_store_close(open_store("a: 1\nb: 3\n", "b"));
+    store = open_store("a: 1\nb: 3\n", NULL);
+    assert_false(nib__gptq_store_has(store, 0, NULL));
+    nib__gptq_store_close(store);
+    nib__gptq_store_close(open_store("a: 1\n", "key"));
+    nib__gptq_store_close(open_store("a: 1\nc: 1\n", "c"));
+    assert_int_equal(nib__gptq_store_remove(open_store("a: 1\nc: 1\n", NULL), NULL), NIB_OK);
+    assert_int_equal(rmdir(directory), 0); /* nothing is left, not even a lock */
 }
 
 /* R_ij / R_jj and R_jj^2, of the plain C's factor. */
@@ -245,10 +403,9 @@ static void test_not_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moments),
-        cmocka_unit_test(test_factor),
-        cmocka_unit_test(test_schemes),
-        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_moments), cmocka_unit_test(test_factor),
+        cmocka_unit_test(test_damping), cmocka_unit_test(test_store),
+        cmocka_unit_test(test_schemes), cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests(tests, make_factor, NULL);
 }

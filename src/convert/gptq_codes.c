@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The codes of a decoder layer's weights, from the second moments of their inputs: sums those while
+ * the layer runs, factors them, codes rows against the factor, and writes the codes to the store.
+ */
+#include "gptq_run.h"
+
+#include "moments_factor.h"
+#include "quantizer.h"
+
+#include <math.h>
+
+enum { TRIES = 4, BLOCK = 32 << 20 /* weights in memory at a time */ };
+
+/* ---- moments ---- */
+
+/* Whether a site that reads this input is coded. */
+static bool is_wanted(const nib_gptq_run *g, size_t owner)
+{
+    size_t site = owner;
+    do {
+        if (nib__gptq_is_coded(g, site))
+            return true;
+    } while (++site < g->model->net.site_count && nib__gptq_owner(g, site) == owner);
+    return false;
+}
+
+typedef struct adding {
+    const nib_gptq_run *g;
+    nib_moments_add add;
+} adding;
+
+static void add_tiles(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const adding *a = ctx;
+    a->g->rows->add(&a->add, begin, end,
+                    a->g->scratch + (size_t)worker * (NIB_MOMENTS_SCRATCH / sizeof(float)));
+}
+
+static void add_tokens(nib_gptq_run *g, nib_gptq_input *in, const float *x, int64_t ld, int64_t m)
+{
+    for (int64_t t = 0; t < m; t += NIB_MOMENTS_TOKENS) {
+        adding a = {g, {.h = in->h, .k = in->k, .ld = ld}};
+        a.add.x = x + t * ld;
+        a.add.m = nib__min(NIB_MOMENTS_TOKENS, m - t);
+        nib__pool_run(g->model->engine->pool, nib__moments_tiles(in->k), 1, false, add_tiles, &a);
+    }
+    in->tokens += m;
+}
+
+void nib__gptq_observe(void *run, size_t site, const float *x, int64_t ld, int64_t m, int64_t k)
+{
+    nib_gptq_run *g = run;
+    nib_gptq_input *in = &g->inputs[site];
+    if (g->status != NIB_OK || nib__gptq_owner(g, site) != site || !is_wanted(g, site))
+        return;
+    if (in->h == NULL) {
+        in->h = nib__calloc(&g->model->engine->allocator, (uint64_t)k * (uint64_t)k, sizeof *in->h);
+        in->k = k;
+        if (in->h == NULL) {
+            g->status = nib__fail_memory(&g->err, (uint64_t)k * (uint64_t)k * sizeof *in->h,
+                                         "the second moments of an input");
+            return;
+        }
+    }
+    add_tokens(g, in, x, ld, m);
+}
+
+/* ---- their factor ---- */
+
+/* Adds to the diagonal, after taking the upper triangle from the lower one. */
+static void damp(double *h, const double *diagonal, int64_t k, double add)
+{
+    for (int64_t i = 0; i < k; i++) {
+        for (int64_t j = i + 1; j < k; j++)
+            h[i * k + j] = h[j * k + i];
+        h[i * k + i] = diagonal[i] + add;
+    }
+}
+
+static void divide_rows(const double *h, int64_t k, nib_gptq_factor *out)
+{
+    for (int64_t j = 0; j < k; j++)
+        out->diagonal[j] = h[j * k + j];
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t j = i + 1; j < k; j++)
+            out->factor[i * k + j] = (float)(h[i * k + j] / out->diagonal[j]);
+    for (int64_t j = 0; j < k; j++)
+        out->diagonal[j] *= out->diagonal[j];
+}
+
+nib_status nib__gptq_factor(nib_gptq_factor *out, double *h, int64_t k, const char *name,
+                            const nib_moments_rows *rows, nib_pool *pool, nib_arena *arena,
+                            nib_err *err)
+{
+    const size_t n = (size_t)k;
+    double mean = 0;
+    double *diagonal = nib__arena_take(arena, n, sizeof *diagonal),
+           *after = nib__arena_take(arena, n * NIB_MOMENTS_PANEL, sizeof *after);
+    *out = (nib_gptq_factor){.factor = nib__arena_take(arena, n * n, sizeof *out->factor),
+                             .diagonal = nib__arena_take(arena, n, sizeof *out->diagonal),
+                             .importance = nib__arena_take(arena, n, sizeof *out->importance),
+                             .damping = NIB_GPTQ_DAMPING};
+    if (!diagonal || !after || !out->factor || !out->diagonal || !out->importance)
+        return nib__fail_memory(err, n * n * sizeof *out->factor, name);
+    for (int64_t i = 0; i < k; i++) {
+        diagonal[i] = h[i * k + i];
+        mean += diagonal[i] / (double)k;
+        for (int64_t j = i + 1; j < k; j++)
+            h[j * k + i] = h[i * k + j];
+    }
+    if (!isfinite(mean))
+        return nib__fail(err, NIB_CHECK_FAILED,
+                         "%s: its input is not finite on the calibration text; `nibble verify` "
+                         "finds the tensor that holds NaN or Inf",
+                         name);
+    if (!(mean > 0)) { /* any codes are as good */
+        out->factor = NULL;
+        return NIB_OK;
+    }
+    for (int64_t j = 0; j < k; j++)
+        out->importance[j] = (float)fmax(diagonal[j] / mean, 0x1p-20);
+    for (int i = 0; i < TRIES; i++, out->damping *= 10) {
+        damp(h, diagonal, k, out->damping * mean);
+        if (nib__moments_factor(h, k, after, rows, pool)) {
+            divide_rows(h, k, out);
+            return NIB_OK;
+        }
+    }
+    return nib__fail(err, NIB_CHECK_FAILED,
+                     "%s: the second moments of its input are not positive definite, even with %g "
+                     "times their mean added to the diagonal",
+                     name, out->damping / 10);
+}
+
+/* ---- codes ---- */
+
+/* Rows of one weight, a block at a time. */
+typedef struct sweeping {
+    const nib_weight *from;
+    float *weights; /* [block][k] */
+    int64_t first;  /* row of the block's first */
+    nib_quant_sweep sweep;
+    nib_quant_sweep_run run;
+    char *scratch;
+    uint64_t scratch_bytes;
+} sweeping;
+
+static void read_rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const sweeping *s = ctx;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++)
+        nib__weight_row(s->from, s->first + i, s->weights + i * s->from->k);
+}
+
+static void sweep_rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const sweeping *s = ctx;
+    s->run(&s->sweep, begin, end, s->scratch + (uint64_t)worker * s->scratch_bytes);
+}
+
+nib_status nib__gptq_quantizer(nib_quantizer *out, const nib_gptq_run *g, size_t site, nib_err *err)
+{
+    const nib_choice *choice = &g->job->layers[site].choice;
+    const nib_site *at = &g->model->net.sites[site];
+    NIB_TRY(nib__quantizer_init(out, &choice->scheme, nib__float_type(at->weight.scheme.code),
+                                at->k, err));
+    return nib__quantizer_scales(out, choice->scale_type, err);
+}
+
+/* Reads rows [first, first + count) of the stored weight. */
+static void read_block(sweeping *s, const nib_gptq_run *g, int64_t first, int64_t count)
+{
+    s->first = first;
+    nib__pool_run(g->model->engine->pool, count, 4, false, read_rows, s);
+    nib__checkpoint_release_rows(g->model->net.checkpoint, s->from, first, count);
+}
+
+static nib_status find_range(sweeping *s, const nib_gptq_run *g, nib_quantizer *q, int64_t block,
+                             nib_err *err)
+{
+    float range[2] = {0, 0};
+    for (int64_t i = 0; i < s->from->n; i += block) {
+        const int64_t count = nib__min(block, s->from->n - i);
+        read_block(s, g, i, count);
+        NIB_TRY(nib__quantizer_scan(q, s->weights, i, count, range, err));
+    }
+    return nib__quantizer_set_range(q, range, err);
+}
+
+/* Codes rows [first, first + count) into their places. */
+static nib_status code_block(sweeping *s, const nib_gptq_run *g, nib_gptq_codes *out, int64_t first,
+                             int64_t count, nib_err *err)
+{
+    const nib_quantizer *q = s->sweep.q;
+    const int64_t k = out->k;
+    const uint64_t scale_row = out->scale_bytes / (uint64_t)out->n,
+                   zero_row = out->zero_bytes / (uint64_t)out->n;
+    read_block(s, g, first, count);
+    s->sweep.n = count;
+    s->sweep.codes = out->codes.codes + first * k;
+    s->sweep.scales = (char *)out->codes.scales + (uint64_t)first * scale_row;
+    s->sweep.zeros =
+        out->codes.zeros != NULL ? (char *)out->codes.zeros + (uint64_t)first * zero_row : NULL;
+    nib__pool_run(g->model->engine->pool, count, 16, false, sweep_rows, s);
+    for (int64_t i = 0; i < count; i++) {
+        if (s->sweep.failed[i] != 0)
+            return nib__quantizer_fail_row(q, s->weights + i * k, first + i, s->sweep.failed[i],
+                                           err);
+        out->codes.objective[0] += s->sweep.objective[2 * i];
+        out->codes.objective[1] += s->sweep.objective[2 * i + 1];
+    }
+    return NIB_OK;
+}
+
+static nib_status allocate_codes(nib_gptq_codes *out, const nib_quantizer *q, nib_arena *arena,
+                                 nib_err *err)
+{
+    const uint64_t count = (uint64_t)out->n * (uint64_t)out->k,
+                   scales = (uint64_t)out->n * (uint64_t)q->groups;
+    out->scale_bytes = scales * (uint64_t)nib__type_bits(q->scale_type) / 8;
+    out->zero_bytes =
+        q->zero_type == NIB_TYPE_NONE ? 0 : scales * (uint64_t)nib__type_bits(q->zero_type) / 8;
+    out->codes = (nib_codes){.codes = nib__arena_take(arena, count, 1),
+                             .scales = nib__arena_take(arena, out->scale_bytes, 1)};
+    if (out->zero_bytes != 0)
+        out->codes.zeros = nib__arena_take(arena, out->zero_bytes, 1);
+    return out->codes.codes && out->codes.scales && (out->codes.zeros || out->zero_bytes == 0)
+               ? NIB_OK
+               : nib__fail_memory(err, count + out->scale_bytes + out->zero_bytes,
+                                  "the codes of a weight");
+}
+
+/* Codes a weight into memory of the arena. */
+static nib_status code_site(nib_gptq_run *g, nib_gptq_codes *out, const nib_gptq_factor *f,
+                            nib_arena *arena, nib_err *err)
+{
+    nib_engine *engine = g->model->engine;
+    const size_t site = (size_t)out->site, threads = (size_t)nib__pool_threads(engine->pool);
+    const int64_t block = nib__min(out->n, nib__max(1, BLOCK / out->k));
+    nib_quantizer q;
+    NIB_TRY(nib__gptq_quantizer(&q, g, site, err));
+    NIB_TRY(nib__quantizer_method(&q, NIB_PTQ_SEARCH, f->importance, err));
+    NIB_TRY(allocate_codes(out, &q, arena, err));
+    sweeping s = {
+        .from = &g->model->net.sites[site].weight,
+        .weights = nib__arena_take(arena, (uint64_t)block * (uint64_t)out->k, sizeof(float)),
+        .run = nib__quant_sweep_best(engine->isa),
+        .scratch_bytes = (nib__quant_sweep_scratch(&q) + 63) & ~UINT64_C(63)};
+    s.scratch = nib__arena_take(arena, threads * s.scratch_bytes + 64, 1);
+    s.sweep = (nib_quant_sweep){
+        .q = &q,
+        .rows = s.weights,
+        .k = out->k,
+        .factor = f->factor,
+        .diagonal = f->diagonal,
+        .objective = nib__arena_take(arena, 2 * (uint64_t)block, sizeof *s.sweep.objective),
+        .failed = nib__arena_take(arena, (uint64_t)block, sizeof *s.sweep.failed)};
+    if (!s.weights || !s.scratch || !s.sweep.objective || !s.sweep.failed)
+        return nib__fail_memory(err, (uint64_t)block * (uint64_t)out->k * sizeof(float),
+                                "rows of a weight");
+    s.scratch += (64 - (uintptr_t)s.scratch % 64) % 64;
+    if (nib__quantizer_needs_scan(&q))
+        NIB_TRY(find_range(&s, g, &q, block, err));
+    for (int64_t i = 0; i < out->n; i += block)
+        NIB_TRY(code_block(&s, g, out, i, nib__min(block, out->n - i), err));
+    out->codes.tensor_scale = q.tensor_scale;
+    out->damping = f->damping;
+    return NIB_OK;
+}
+
+/* Codes the sites that read one input, and writes their codes. */
+static nib_status code_input(nib_gptq_run *g, size_t owner, size_t end, nib_err *err)
+{
+    const nib_allocator *a = &g->model->engine->allocator;
+    nib_gptq_input *in = &g->inputs[owner];
+    const char *name = g->job->layers[owner].name;
+    nib_gptq_factor f;
+    nib_arena arena;
+    nib__arena_init(&arena, a, 0);
+    nib_status status = nib__gptq_factor(&f, in->h, in->k, name, g->rows, g->model->engine->pool,
+                                         &arena, err);
+    nib__release(a, in->h);
+    in->h = NULL;
+    for (size_t site = owner; status == NIB_OK && f.factor != NULL && site < end; site++) {
+        const nib_site *at = &g->model->net.sites[site];
+        nib_gptq_codes codes = {.site = site, .n = at->n, .k = at->k, .tokens = in->tokens};
+        nib_arena own;
+        if (nib__gptq_owner(g, site) != owner)
+            break;
+        if (!nib__gptq_is_coded(g, site))
+            continue;
+        nib__arena_init(&own, a, 0);
+        status = code_site(g, &codes, &f, &own, err);
+        if (status != NIB_OK)
+            (void)nib__fail_in(err, status, at->name);
+        else
+            status = nib__gptq_store_put(g->store, &codes, err);
+        nib__arena_free(&own);
+    }
+    nib__arena_free(&arena);
+    return status;
+}
+
+nib_status nib__gptq_code(nib_gptq_run *g, size_t begin, size_t end, nib_err *err)
+{
+    for (size_t owner = begin; owner < end; owner++)
+        if (g->inputs[owner].h != NULL)
+            NIB_TRY(code_input(g, owner, end, err));
+    return NIB_OK;
+}

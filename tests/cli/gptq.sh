@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble quantize --method gptq: killed at any moment, the same command continues after the layers that it finished, and writes
+# the same bytes; codes of another run are not used, and that is said; refusals come before the calibration.
+options=(--recipe int4wo-sym --method gptq --calibrate text.txt)
+head -c 16000 "$MODEL/heldout.txt" >text.txt
+head -c 15000 "$MODEL/heldout.txt" >other.txt
+cp -r "$MODEL" m
+check 'without a kill' nibble quantize m want "${options[@]}" --quiet
+equal 'the codes are removed with the last byte written' 'm other.txt text.txt want' "$(ls | tr '\n' ' ' | sed 's/ $//')"
+
+# killed FILE: starts the command, and kills it when FILE exists; its output is the folder q
+killed() {
+    "$NIBBLE" quantize m q "${options[@]}" --quiet >"$seen.out" 2>"$seen.err" &
+    local job=$!
+    while [ ! -e "$1" ] && kill -0 $job 2>"$seen.err"; do sleep 0.005; done
+    kill -KILL $job 2>"$seen.err"
+    wait $job 2>"$seen.err"
+    [ -e "$1" ]
+}
+
+# told TEXT: the report of the command holds this text, where line breaks count as spaces
+told() { tr -s ' \n' ' ' <out | grep -q -- "$1"; }
+
+# continues WHAT: the command ends with the wanted bytes, and leaves nothing else
+continues() {
+    nibble quantize m q "${options[@]}" --threads 1 >out 2>err
+    check "$1: the same bytes" diff -r want q
+    check "$1: the codes are removed" [ ! -e q.codes ]
+    rm -rf q
+}
+
+for layer in 0 2; do
+    check "killed when layer $layer is stored" killed q.codes/layer-0000$layer
+    check 'no output yet' [ ! -e q ]
+    continues "killed when layer $layer is stored"
+    check 'it says how many layers were there' told 'note: gptq: [1-9] of [0-9]* layers have codes of an earlier run in q.codes'
+    check 'it says so at once' grep -q "gptq: [1-9] of [0-9]* layers have codes of an earlier run in q.codes" err
+done
+check 'killed while a layer is written' killed q.codes/layer-00001.part
+continues 'killed while a layer is written'
+
+# a damaged layer is coded again
+check 'killed for damage' killed q.codes/layer-00001
+printf 'X' | dd of=q.codes/layer-00000 bs=1 seek=5000 conv=notrunc 2>"$seen.err"
+continues 'damaged'
+check 'it says what is damaged' told 'note: gptq: [0-9]* of [0-9]* layers have codes of .*; those of 1 more are damaged, and are coded anew'
+
+# codes of another run are not used
+check 'killed for another text' killed q.codes/layer-00000
+nibble quantize m q "${options[@]/text.txt/other.txt}" >out 2>err
+check 'another text is said' told 'note: gptq: q.codes held codes of a run with another text, so they are gone, and all layers are coded anew'
+check 'another text gives other codes' [ "$(cmp -s want/model.safetensors q/model.safetensors && echo equal)" = '' ]
+rm -rf q
+check 'killed for another recipe' killed q.codes/layer-00000
+nibble quantize m q --recipe 8da4w --method gptq --calibrate text.txt >out 2>err
+check 'another recipe is said' told 'note: gptq: q.codes held codes of a run with another recipe, '
+rm -rf q
+check 'killed for another source' killed q.codes/layer-00000
+touch m/model.safetensors
+nibble quantize m q "${options[@]}" >out 2>err
+check 'another source is said' told 'note: gptq: q.codes held codes of a run with another source, '
+check 'the same bytes as before' diff -r want q
+
+# refusals before the calibration: no codes are left; the output stays
+refused 6 'q: exists already; --force replaces it' quantize m q "${options[@]}"
+check 'the output is unchanged' diff -r want q
+check 'no codes' [ ! -e q.codes ]
+refused 4 '*' quantize m p "${options[@]}" --format compressed-tensors --strict --bias int32
+check 'no codes of a refused format' [ ! -e p.codes ]
+mkdir q.codes
+echo mine >q.codes/file
+refused 6 'q.codes: exists, and holds no codes of an unfinished *' quantize m q "${options[@]}" --force
+check 'the file in the folder is unchanged' [ "$(cat q.codes/file)" = mine ]
+rm -r q.codes
+check '--force replaces it' nibble quantize m q "${options[@]}" --force --quiet
+check 'the same bytes by force' diff -r want q
+rm -rf m want q out err text.txt other.txt
