@@ -43,8 +43,8 @@ nib_status nib__gptq_quantizer(nib_quantizer *out, const nib_gptq_run *run, size
  * run->status. */
 void nib__gptq_observe(void *run, size_t site, const float *x, int64_t ld, int64_t m, int64_t k);
 
-/* Share of the mean of H's diagonal that is added to it; 10, 100 and 1,000 times as much if H is not
- * positive definite then. */
+/* Share of the mean of H's diagonal that is added to it; if H is not positive definite then, 10
+ * times as much, up to 1,000 times. */
 #define NIB_GPTQ_DAMPING 0.01
 
 /* What coding a row needs of an input. */

@@ -20,7 +20,7 @@ killed() {
 }
 
 # told TEXT: the report of the command holds this text, where line breaks count as spaces
-told() { tr -s ' \n' ' ' <out | grep -q -- "$1"; }
+told() { tr -s ' \n' ' ' <out | grep -- "$1" >"$seen.found"; }
 
 # continues WHAT: the command ends with the wanted bytes, and leaves nothing else
 continues() {
