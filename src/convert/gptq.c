@@ -30,9 +30,10 @@ size_t nib__gptq_owner(const nib_gptq_run *g, size_t site)
 
 /* ---- the weights of a layer ---- */
 
-static nib_status load_site(nib_gptq_run *g, size_t site, nib_err *err)
+nib_status nib__gptq_load_stored(nib_gptq_run *g, size_t site, nib_err *err)
 {
     nib_runner *r = &g->runner;
+    nib__weight_unload(&r->weights[site], &g->model->engine->allocator);
     return nib__weight_load(&r->weights[site], r->net, &r->plan->layers[site], site, &r->staging,
                             NULL, err);
 }
@@ -40,7 +41,7 @@ static nib_status load_site(nib_gptq_run *g, size_t site, nib_err *err)
 static nib_status load_sites(nib_gptq_run *g, size_t begin, size_t end, nib_err *err)
 {
     for (size_t i = begin; i < end; i++)
-        NIB_TRY(load_site(g, i, err));
+        NIB_TRY(nib__gptq_load_stored(g, i, err));
     return NIB_OK;
 }
 
@@ -50,23 +51,28 @@ static void unload_sites(nib_gptq_run *g, size_t begin, size_t end)
         nib__weight_unload(&g->runner.weights[i], &g->model->engine->allocator);
 }
 
-/* Loads the weight that the codes stand for instead of the stored one. */
-static nib_status load_codes(nib_gptq_run *g, const nib_gptq_codes *c, nib_err *err)
+nib_status nib__gptq_load(nib_gptq_run *g, size_t site, const nib_codes *codes, nib_err *err)
 {
-    const size_t site = (size_t)c->site;
     nib_site *at = &g->model->net.sites[site];
     const nib_weight stored = at->weight;
     nib_quantizer q;
     NIB_TRY(nib__gptq_quantizer(&q, g, site, err));
-    nib__quantizer_describe_weight(&at->weight, &q, c->n, c->codes.codes, c->codes.scales,
-                                   c->codes.zeros);
-    at->weight.tensor_scale = c->codes.tensor_scale;
+    nib__quantizer_describe_weight(&at->weight, &q, at->n, codes->codes, codes->scales,
+                                   codes->zeros);
+    at->weight.tensor_scale = codes->tensor_scale;
     at->weight.bias = stored.bias;
     at->weight.bias_type = stored.bias_type;
-    nib__weight_unload(&g->runner.weights[site], &g->model->engine->allocator);
-    const nib_status status = load_site(g, site, err);
+    const nib_status status = nib__gptq_load_stored(g, site, err);
     at->weight = stored;
     return status;
+}
+
+static nib_status load_codes(nib_gptq_run *g, size_t begin, size_t end, nib_err *err)
+{
+    for (size_t i = begin; i < end; i++)
+        if (g->job->layers[i].codes != NULL)
+            NIB_TRY(nib__gptq_load(g, i, g->job->layers[i].codes, err));
+    return NIB_OK;
 }
 
 /* Whether a record is of a weight of the sites [begin, end), and of its shape. */
@@ -82,9 +88,8 @@ static bool is_of_layer(const nib_gptq_run *g, const nib_gptq_codes *c, size_t b
            c->zero_bytes == (uint64_t)(c->n * q.groups * (nib__type_bits(q.zero_type) / 8));
 }
 
-/* Gives the sites [begin, end) the codes of a part, and loads them. */
-static nib_status use_part(nib_gptq_run *g, size_t part, size_t begin, size_t end, bool loads,
-                           nib_err *err)
+/* Gives the sites [begin, end) the codes of a part. */
+static nib_status use_part(nib_gptq_run *g, size_t part, size_t begin, size_t end, nib_err *err)
 {
     nib_gptq_codes c;
     char a[NIB_SHOWN];
@@ -98,23 +103,21 @@ static nib_status use_part(nib_gptq_run *g, size_t part, size_t begin, size_t en
                              nib__escape_string(a, nib__gptq_store_path(g->store)), part);
         *codes = c.codes;
         g->job->layers[c.site].codes = codes;
-        if (loads)
-            NIB_TRY(load_codes(g, &c, err));
     }
     return NIB_OK;
 }
 
 /* ---- the text, a layer at a time ---- */
 
-/* Calls nib__runner_part on every chunk; `stays`: without keeping what comes out. */
-static nib_status run_layer(nib_gptq_run *g, size_t layer, bool stays, nib_err *err)
+nib_status nib__gptq_run_layer(nib_gptq_run *g, const nib_gptq_stream *stream, size_t layer,
+                               bool stays, nib_err *err)
 {
     nib_slot slots[NIB_CHUNK];
     const size_t begin = layer == 0 ? 0 : g->first[layer];
-    for (int64_t done = 0; done < g->count;) {
+    for (int64_t done = 0; done < stream->count;) {
         const int64_t at = done % g->window;
-        const int64_t part = nib__min(nib__min(NIB_CHUNK, g->window - at), g->count - done);
-        float *state = g->state + done * g->width;
+        const int64_t part = nib__min(nib__min(NIB_CHUNK, g->window - at), stream->count - done);
+        float *state = stream->state + done * g->width;
         if (at == 0)
             nib__kv_truncate(&g->runner.kv, 0, 0);
         for (int64_t i = 0; i < part; i++)
@@ -161,8 +164,8 @@ static nib_status observe_head(nib_gptq_run *g, size_t head, nib_err *err)
     for (int64_t done = 0; done < g->count && status == NIB_OK;) {
         const int64_t at = done % g->window;
         const int64_t part = nib__min(nib__min(NIB_CHUNK, g->window - at), g->count - done);
-        status = nib__runner_final(&g->runner, g->first[layers], part, g->state + done * g->width,
-                                   rows, err);
+        status = nib__runner_final(&g->runner, g->first[layers], part,
+                                   g->coded.state + done * g->width, rows, err);
         if (status == NIB_OK)
             nib__gptq_observe(g, head, rows, width, part, width);
         done += part;
@@ -182,7 +185,7 @@ static nib_status code_head(nib_gptq_run *g, nib_err *err)
         NIB_TRY(observe_head(g, head, err));
         NIB_TRY(code_part(g, part, head, head + 1, err));
     }
-    return use_part(g, part, head, head + 1, false, err);
+    return use_part(g, part, head, head + 1, err);
 }
 
 static nib_status code_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t end, nib_err *err)
@@ -190,13 +193,15 @@ static nib_status code_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t
     NIB_TRY(load_sites(g, begin, end, err));
     if (!nib__gptq_store_has(g->store, layer, NULL)) {
         g->runner.observer.see = nib__gptq_observe;
-        const nib_status status = run_layer(g, layer, true, err);
+        const nib_status status = nib__gptq_run_layer(g, &g->coded, layer, true, err);
         g->runner.observer.see = NULL;
         NIB_TRY(status);
         NIB_TRY(code_part(g, layer, begin, end, err));
     }
-    NIB_TRY(use_part(g, layer, begin, end, true, err));
-    NIB_TRY(run_layer(g, layer, false, err));
+    NIB_TRY(use_part(g, layer, begin, end, err));
+    NIB_TRY(nib__gptq_check_layer(g, layer, begin, end, err));
+    NIB_TRY(load_codes(g, begin, end, err));
+    NIB_TRY(nib__gptq_run_layer(g, &g->coded, layer, false, err));
     unload_sites(g, begin, end);
     return NIB_OK;
 }
@@ -214,6 +219,7 @@ static nib_status code_layers(nib_gptq_run *g, nib_err *err)
         NIB_TRY(code_layer(g, (size_t)l, begin, end, err));
     }
     NIB_TRY(code_head(g, err));
+    NIB_TRY(nib__gptq_check(g, err));
     nib__engine_progress(engine, "gptq", (uint64_t)layers + 1, (uint64_t)layers + 1);
     return NIB_OK;
 }
@@ -400,6 +406,18 @@ static void note_inputs(const nib_gptq_run *g)
                              damped.most.damping);
 }
 
+/* Decides whether the codes are used, and says by which numbers. */
+static void compare_with_rounding(const nib_gptq_run *g)
+{
+    g->job->keeps_rounding = !(g->kl[0] <= g->kl[1]);
+    nib__ledger_add_note(
+        g->job->ledger, "method",
+        "gptq: KL divergence from the stored weights on the text's first %lld tokens %.4g nats, of "
+        "rounding %.4g%s",
+        (long long)g->stored.count, g->kl[0], g->kl[1],
+        g->job->keeps_rounding ? ": worse, so all its layers are rounded to nearest instead" : "");
+}
+
 /* ---- opening ---- */
 
 static nib_status allocate(nib_gptq_run *g, nib_arena *arena, nib_err *err)
@@ -414,11 +432,16 @@ static nib_status allocate(nib_gptq_run *g, nib_arena *arena, nib_err *err)
     nib__runner_layers(g->first, &g->runner);
     for (size_t l = 1; l <= layers; l++)
         g->width = nib__max(g->width, nib__runner_state_width(&g->runner, g->first[l]));
-    const uint64_t floats = (uint64_t)g->count * (uint64_t)g->width;
-    g->state = nib__arena_take(arena, floats, sizeof *g->state);
-    return g->state != NULL
-               ? NIB_OK
-               : nib__fail_memory(err, floats * sizeof *g->state, "the hidden states of a text");
+    g->coded.count = g->count;
+    g->stored.count = g->rounded.count = nib__min(g->count, NIB_GPTQ_CHECKED);
+    nib_gptq_stream *const streams[] = {&g->coded, &g->stored, &g->rounded};
+    for (size_t i = 0; i < COUNT(streams); i++) {
+        const uint64_t floats = (uint64_t)streams[i]->count * (uint64_t)g->width;
+        streams[i]->state = nib__arena_take(arena, floats, sizeof *streams[i]->state);
+        if (streams[i]->state == NULL)
+            return nib__fail_memory(err, floats * sizeof(float), "the hidden states of a text");
+    }
+    return NIB_OK;
 }
 
 static nib_status run_model(nib_gptq_run *g, const nib_plan *plan, nib_err *err)
@@ -430,8 +453,10 @@ static nib_status run_model(nib_gptq_run *g, const nib_plan *plan, nib_err *err)
     nib_status status = allocate(g, &arena, err);
     if (status == NIB_OK)
         status = code_layers(g, err);
-    if (status == NIB_OK)
+    if (status == NIB_OK) {
         note_inputs(g);
+        compare_with_rounding(g);
+    }
     for (size_t i = 0; g->inputs != NULL && i < g->model->net.site_count; i++)
         nib__release(&g->model->engine->allocator, g->inputs[i].h);
     nib__arena_free(&arena);

@@ -21,6 +21,7 @@ typedef struct nib_gptq {
     nib_ledger *ledger;
     nib_arena *arena;
     nib_gptq_store *store; /* result: holds the codes; to remove when OUT is complete, or close */
+    bool keeps_rounding;   /* result: the model is worse with the codes than with rounding's */
     nib_text resumed;      /* result: a note for people, on how a killed run was continued; empty:
                               it was not. It is not about OUT, whose bytes are the same. */
 } nib_gptq;

@@ -243,11 +243,11 @@ static nib_status code_site(nib_gptq_run *g, nib_gptq_codes *out, const nib_gptq
     NIB_TRY(nib__gptq_quantizer(&q, g, site, err));
     NIB_TRY(nib__quantizer_method(&q, NIB_PTQ_SEARCH, f->importance, err));
     NIB_TRY(allocate_codes(out, &q, arena, err));
-    sweeping s = {
-        .from = &g->model->net.sites[site].weight,
-        .weights = nib__arena_take(arena, (uint64_t)block * (uint64_t)out->k, sizeof(float)),
-        .run = nib__quant_sweep_best(engine->isa),
-        .scratch_bytes = (nib__quant_sweep_scratch(&q) + 63) & ~UINT64_C(63)};
+    sweeping s = {.from = &g->model->net.sites[site].weight,
+                  .weights =
+                      nib__arena_take(arena, (uint64_t)block * (uint64_t)out->k, sizeof(float)),
+                  .run = nib__quant_sweep_best(engine->isa),
+                  .scratch_bytes = (nib__quant_sweep_scratch(&q) + 63) & ~UINT64_C(63)};
     s.scratch = nib__arena_take(arena, threads * s.scratch_bytes + 64, 1);
     s.sweep = (nib_quant_sweep){
         .q = &q,
@@ -279,8 +279,8 @@ static nib_status code_input(nib_gptq_run *g, size_t owner, size_t end, nib_err 
     nib_gptq_factor f;
     nib_arena arena;
     nib__arena_init(&arena, a, 0);
-    nib_status status = nib__gptq_factor(&f, in->h, in->k, name, g->rows, g->model->engine->pool,
-                                         &arena, err);
+    nib_status status =
+        nib__gptq_factor(&f, in->h, in->k, name, g->rows, g->model->engine->pool, &arena, err);
     nib__release(a, in->h);
     in->h = NULL;
     for (size_t site = owner; status == NIB_OK && f.factor != NULL && site < end; site++) {
@@ -308,5 +308,69 @@ nib_status nib__gptq_code(nib_gptq_run *g, size_t begin, size_t end, nib_err *er
     for (size_t owner = begin; owner < end; owner++)
         if (g->inputs[owner].h != NULL)
             NIB_TRY(code_input(g, owner, end, err));
+    return NIB_OK;
+}
+
+/* ---- rounding ---- */
+
+typedef struct rounding {
+    const nib_weight *from;
+    const nib_quantizer *q;
+    const nib_gptq_codes *to;
+    float *rows;   /* [threads][k] */
+    nib_err *errs; /* [threads] of the first failure; status NIB_OK: none */
+} rounding;
+
+static void round_rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const rounding *r = ctx;
+    const int64_t k = r->to->k, n = r->to->n;
+    const uint64_t scale_row = r->to->scale_bytes / (uint64_t)n,
+                   zero_row = r->to->zero_bytes / (uint64_t)n;
+    const nib_codes *codes = &r->to->codes;
+    float *row = r->rows + worker * k;
+    for (int64_t i = begin; i < end && r->errs[worker].status == NIB_OK; i++) {
+        nib_quantized out = {.codes = codes->codes + i * k,
+                             .scales = (char *)codes->scales + (uint64_t)i * scale_row};
+        if (codes->zeros != NULL)
+            out.zeros = (char *)codes->zeros + (uint64_t)i * zero_row;
+        nib__weight_row(r->from, i, row);
+        (void)nib__quantizer_quantize_rows(r->q, row, i, 1, &out, &r->errs[worker]);
+    }
+}
+
+nib_status nib__gptq_round(nib_gptq_run *g, size_t site, nib_codes *out, nib_arena *arena,
+                           nib_err *err)
+{
+    nib_engine *engine = g->model->engine;
+    const nib_site *at = &g->model->net.sites[site];
+    const size_t threads = (size_t)nib__pool_threads(engine->pool);
+    const int64_t block = nib__min(at->n, nib__max(1, BLOCK / at->k));
+    nib_gptq_codes codes = {.site = site, .n = at->n, .k = at->k};
+    nib_quantizer q;
+    NIB_TRY(nib__gptq_quantizer(&q, g, site, err));
+    q.run = nib__quant_w_best(engine->isa);
+    NIB_TRY(allocate_codes(&codes, &q, arena, err));
+    rounding r = {.from = &at->weight,
+                  .q = &q,
+                  .to = &codes,
+                  .rows = nib__arena_take(arena, threads * (uint64_t)at->k, sizeof *r.rows),
+                  .errs = nib__arena_take(arena, threads, sizeof *r.errs)};
+    if (!r.rows || !r.errs)
+        return nib__fail_memory(err, threads * (uint64_t)at->k * sizeof *r.rows, at->name);
+    if (nib__quantizer_needs_scan(&q)) {
+        sweeping s = {.from = &at->weight};
+        s.weights = nib__arena_take(arena, (uint64_t)block * (uint64_t)at->k, sizeof(float));
+        if (s.weights == NULL)
+            return nib__fail_memory(err, (uint64_t)block * (uint64_t)at->k * sizeof(float),
+                                    at->name);
+        NIB_TRY(find_range(&s, g, &q, block, err));
+    }
+    nib__pool_run(engine->pool, at->n, 4, false, round_rows, &r);
+    for (size_t i = 0; i < threads; i++)
+        if (r.errs[i].status != NIB_OK)
+            return nib__fail(err, r.errs[i].status, "%s: %s", at->name, r.errs[i].text);
+    *out = codes.codes;
+    out->tensor_scale = q.tensor_scale;
     return NIB_OK;
 }

@@ -9,6 +9,14 @@
 #include "moments.h"
 #include "quant_w.h"
 
+enum { NIB_GPTQ_CHECKED = 4096 }; /* tokens of the text, from the first */
+
+/* A text on its way through the layers. */
+typedef struct nib_gptq_stream {
+    float *state;  /* [tokens][width] what lives between layers */
+    int64_t count; /* tokens */
+} nib_gptq_stream;
+
 /* The second moments of one input, which several layers may share. */
 typedef struct nib_gptq_input {
     double *h; /* [k][k]; NULL: nothing was seen yet */
@@ -26,8 +34,10 @@ typedef struct nib_gptq_run {
     int64_t window;         /* tokens */
     const int32_t *ids;
     int64_t count;
-    float *state;      /* [windows][chunks] what lives between layers */
-    int64_t width;     /* floats per token of `state` */
+    int64_t width; /* floats per token between layers */
+    /* The text with the method's codes; its beginning without, and with rounding's. */
+    nib_gptq_stream coded, stored, rounded;
+    double kl[2];      /* of the model with these codes, and with rounding's, from the stored one */
     float *scratch;    /* [threads] */
     nib_status status; /* of the observer */
     nib_err err;
@@ -38,6 +48,13 @@ bool nib__gptq_is_coded(const nib_gptq_run *run, size_t site);
 size_t nib__gptq_owner(const nib_gptq_run *run, size_t site);
 nib_status nib__gptq_quantizer(nib_quantizer *out, const nib_gptq_run *run, size_t site,
                                nib_err *err);
+
+/* Runs a layer, with the weights that are loaded. `stays`: keeps the state of before. */
+nib_status nib__gptq_run_layer(nib_gptq_run *run, const nib_gptq_stream *stream, size_t layer,
+                               bool stays, nib_err *err);
+/* Loads the weight that codes stand for instead of the stored one, in the type of the run. */
+nib_status nib__gptq_load(nib_gptq_run *run, size_t site, const nib_codes *codes, nib_err *err);
+nib_status nib__gptq_load_stored(nib_gptq_run *run, size_t site, nib_err *err);
 
 /* Adds m inputs of a site, [m][ld], k wide, to the moments that its codes need; run: ctx. Sets
  * run->status. */
@@ -64,5 +81,16 @@ nib_status nib__gptq_factor(nib_gptq_factor *out, double *h, int64_t k, const ch
 /* Codes the sites [begin, end) from the moments of their inputs, which are released, into the part
  * of the store that was begun. */
 nib_status nib__gptq_code(nib_gptq_run *run, size_t begin, size_t end, nib_err *err);
+
+/* Rounds a weight to the codes that it has without the method, into the arena. */
+nib_status nib__gptq_round(nib_gptq_run *run, size_t site, nib_codes *out, nib_arena *arena,
+                           nib_err *err);
+
+/* Moves run->stored and run->rounded through a layer, whose weights [begin, end) are loaded as
+ * stored, and rounded afterwards where they have codes. */
+nib_status nib__gptq_check_layer(nib_gptq_run *run, size_t layer, size_t begin, size_t end,
+                                 nib_err *err);
+/* Behind the last layer: sets run->kl, the means over the checked tokens, in nats. */
+nib_status nib__gptq_check(nib_gptq_run *run, nib_err *err);
 
 #endif

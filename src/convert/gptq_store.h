@@ -19,12 +19,12 @@ typedef struct nib_gptq_store nib_gptq_store;
 
 /* The codes of one weight, and how they came about. */
 typedef struct nib_gptq_codes {
-    uint64_t site;                              /* of the network */
-    int64_t n, k;                               /* [n][k] codes */
-    uint64_t scale_bytes, zero_bytes;           /* of all rows */
-    nib_codes codes;                            /* in memory, or in the map of a part */
-    double damping;                             /* share of H's mean diagonal that was added */
-    int64_t tokens;                             /* that the layer saw */
+    uint64_t site;                    /* of the network */
+    int64_t n, k;                     /* [n][k] codes */
+    uint64_t scale_bytes, zero_bytes; /* of all rows */
+    nib_codes codes;                  /* in memory, or in the map of a part */
+    double damping;                   /* share of H's mean diagonal that was added */
+    int64_t tokens;                   /* that the layer saw */
 } nib_gptq_codes;
 
 /* Opens the store of `out`: "OUT.codes". key: lines "name: value". If the directory holds codes for

@@ -234,7 +234,13 @@ static nib_status run_gptq(work *w, const char *text, nib_err *err)
     NIB_TRY(nib__gptq(&w->gptq, w->model, err));
     for (size_t i = w->model->net.site_count; i-- > 0;) {
         nib_quantize_layer *l = &w->layers[i];
-        if (l->choice.method != NIB_PTQ_GPTQ || l->codes != NULL || !nib__layer_is_quantized(l))
+        if (l->choice.method != NIB_PTQ_GPTQ || !nib__layer_is_quantized(l))
+            continue;
+        if (w->gptq.keeps_rounding) {
+            l->choice.method = NIB_PTQ_RTN;
+            l->codes = NULL;
+        }
+        if (w->gptq.keeps_rounding || l->codes != NULL)
             continue;
         l->choice.method = NIB_PTQ_SEARCH;
         first = l;

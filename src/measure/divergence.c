@@ -43,6 +43,18 @@ struct nib_divergence {
     int64_t bins[BINS]; /* number of tokens */
 };
 
+double nib__divergence_of(const float *logits, double all, const float *reference,
+                          double reference_all, double least, int64_t count)
+{
+    double kl = 0;
+    for (int64_t v = 0; v < count; v++) {
+        const double log_p = (double)reference[v] - reference_all;
+        if (!(log_p <= least)) /* NaN counts */
+            kl += nib__exp(log_p) * (log_p - ((double)logits[v] - all));
+    }
+    return kl;
+}
+
 nib_status nib__divergence_open(nib_divergence **out, const nib_allocator *a, nib_err *err)
 {
     *out = nib__calloc(a, 1, sizeof **out);

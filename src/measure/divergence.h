@@ -18,6 +18,12 @@ typedef struct nib_token_divergence {
     int64_t unit;                /* number of its window, or of its document's line; ascending */
 } nib_token_divergence;
 
+/* KL divergence in nats of a distribution from a reference, both as logits [count] with
+ * nib__log_sum; f64, ascending ids. least: tokens up to this log-probability of the reference are
+ * left out; -INFINITY: none. */
+double nib__divergence_of(const float *logits, double all, const float *reference,
+                          double reference_all, double least, int64_t count);
+
 typedef struct nib_divergence nib_divergence;
 
 /* About 1 MB, and 40 bytes more for every window or document that is added. */

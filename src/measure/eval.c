@@ -82,11 +82,7 @@ static void job_score(void *ctx, int worker, int64_t begin, int64_t end)
         if (!s->other && !s->reference)
             continue;
         const reference_row other = find_reference(s, worker, i);
-        for (int64_t v = 0; v < s->vocab; v++) {
-            const double log_p = (double)other.logits[v] - other.all;
-            if (!(log_p <= other.least)) /* NaN counts */
-                score->kl += nib__exp(log_p) * (log_p - ((double)logits[v] - all));
-        }
+        score->kl = nib__divergence_of(logits, all, other.logits, other.all, other.least, s->vocab);
         score->reference_loss = other.all - (double)other.logits[s->targets[i]];
         score->same_top = best == other.best;
     }

@@ -726,6 +726,14 @@ nib_status nib__runner_final(nib_runner *r, size_t at, int64_t count, const floa
     return nib__runner_hidden(r, &r->ops.nodes[at], 0, count, out, err);
 }
 
+nib_status nib__runner_logits(nib_runner *r, size_t at, int64_t count, const float *from,
+                              float *logits, nib_err *err)
+{
+    copy_state(r, at, count, (float *)(uintptr_t)from, true);
+    r->sides[NIB_SIDE_CPU].at[NIB_BUFFER_LOGITS] = (char *)logits;
+    return run_nodes(r, &at, r->ops.count, count, true, err);
+}
+
 bool nib__runner_logits_on_device(const nib_runner *r)
 {
     return r->ops.nodes[r->ops.count - 1].side == NIB_SIDE_GPU;

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whether the method's codes are better than rounding's for the model as a whole: both run beside
+ * the stored weights over the beginning of the text, a layer at a time, and their logits are
+ * compared with those of the stored weights.
+ */
+#include "divergence.h"
+#include "gptq_run.h"
+#include "quantizer.h"
+#include "sample.h"
+
+#include <math.h>
+
+enum { ROWS = 64, STORED = 0, CODED = 1, ROUNDED = 2, KINDS = 3 }; /* ROWS: tokens at a time */
+
+/* Loads rounding's codes of a site. */
+static nib_status load_rounded(nib_gptq_run *g, size_t site, nib_err *err)
+{
+    nib_codes codes;
+    nib_arena arena;
+    nib__arena_init(&arena, &g->model->engine->allocator, 0);
+    nib_status status = nib__gptq_round(g, site, &codes, &arena, err);
+    if (status == NIB_OK)
+        status = nib__gptq_load(g, site, &codes, err);
+    nib__arena_free(&arena);
+    return status;
+}
+
+nib_status nib__gptq_check_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t end,
+                                 nib_err *err)
+{
+    NIB_TRY(nib__gptq_run_layer(g, &g->stored, layer, false, err));
+    for (size_t site = begin; site < end; site++)
+        if (g->job->layers[site].codes != NULL)
+            NIB_TRY(load_rounded(g, site, err));
+    return nib__gptq_run_layer(g, &g->rounded, layer, false, err);
+}
+
+/* ---- logits ---- */
+
+typedef struct comparing {
+    const float *logits[KINDS]; /* [ROWS][vocab] */
+    int64_t vocab;
+    double kl[ROWS][2]; /* of CODED and ROUNDED */
+} comparing;
+
+static void compare_rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    comparing *c = ctx;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t best;
+        const float *stored = c->logits[STORED] + i * c->vocab;
+        const double all = nib__log_sum(stored, c->vocab, &best);
+        for (int kind = CODED; kind < KINDS; kind++) {
+            const float *logits = c->logits[kind] + i * c->vocab;
+            c->kl[i][kind - 1] =
+                nib__divergence_of(logits, nib__log_sum(logits, c->vocab, &best), stored, all,
+                                   -(double)INFINITY, c->vocab);
+        }
+    }
+}
+
+/* The output layer of each kind; only STORED is loaded if it has no codes. */
+static nib_status load_heads(nib_gptq_run *g, size_t head, nib_loaded heads[KINDS], nib_err *err)
+{
+    nib_loaded *at = &g->runner.weights[head];
+    for (int kind = 0; kind < KINDS; kind++) {
+        const nib_codes *codes = g->job->layers[head].codes;
+        nib_status status = NIB_OK;
+        if (kind == STORED)
+            status = nib__gptq_load_stored(g, head, err);
+        else if (codes != NULL)
+            status = kind == CODED ? nib__gptq_load(g, head, codes, err)
+                                   : load_rounded(g, head, err);
+        heads[kind] = *at;
+        *at = (nib_loaded){0};
+        NIB_TRY(status);
+    }
+    return NIB_OK;
+}
+
+/* Adds the divergences of tokens [first, first + count) to g->kl. */
+static nib_status compare(nib_gptq_run *g, size_t head, nib_loaded heads[KINDS], float *logits,
+                          int64_t first, int64_t count, nib_err *err)
+{
+    const nib_gptq_stream *streams[KINDS] = {&g->stored, &g->coded, &g->rounded};
+    const int64_t vocab = g->model->net.config.vocab;
+    comparing c = {.vocab = vocab};
+    for (int kind = 0; kind < KINDS; kind++) {
+        float *to = logits + kind * ROWS * vocab;
+        c.logits[kind] = to;
+        g->runner.weights[head] = heads[g->job->layers[head].codes != NULL ? kind : STORED];
+        const nib_status status = nib__runner_logits(
+            &g->runner, g->first[g->model->net.config.layers], count,
+            streams[kind]->state + first * g->width, to, err);
+        g->runner.weights[head] = (nib_loaded){0};
+        NIB_TRY(status);
+    }
+    nib__pool_run(g->model->engine->pool, count, 1, false, compare_rows, &c);
+    for (int64_t i = 0; i < count; i++)
+        for (int kind = 0; kind < 2; kind++)
+            g->kl[kind] += c.kl[i][kind] / (double)g->stored.count;
+    return NIB_OK;
+}
+
+nib_status nib__gptq_check(nib_gptq_run *g, nib_err *err)
+{
+    const nib_allocator *a = &g->model->engine->allocator;
+    const size_t head = g->model->net.site_count - 1;
+    const uint64_t floats = KINDS * ROWS * (uint64_t)g->model->net.config.vocab;
+    nib_loaded heads[KINDS] = {{0}};
+    float *logits = nib__calloc(a, floats, sizeof *logits);
+    nib_status status = logits != NULL ? load_heads(g, head, heads, err)
+                                       : nib__fail_memory(err, floats * sizeof *logits, "logits");
+    for (int64_t at = 0; at < g->stored.count && status == NIB_OK; at += ROWS)
+        status = compare(g, head, heads, logits, at, nib__min(ROWS, g->stored.count - at), err);
+    for (int kind = 0; kind < KINDS; kind++)
+        nib__weight_unload(&heads[kind], a);
+    nib__release(a, logits);
+    return status;
+}
