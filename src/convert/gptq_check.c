@@ -54,9 +54,8 @@ static void compare_rows(void *ctx, int worker, int64_t begin, int64_t end)
         const double all = nib__log_sum(stored, c->vocab, &best);
         for (int kind = CODED; kind < KINDS; kind++) {
             const float *logits = c->logits[kind] + i * c->vocab;
-            c->kl[i][kind - 1] =
-                nib__divergence_of(logits, nib__log_sum(logits, c->vocab, &best), stored, all,
-                                   -(double)INFINITY, c->vocab);
+            c->kl[i][kind - 1] = nib__divergence_of(logits, nib__log_sum(logits, c->vocab, &best),
+                                                    stored, all, -(double)INFINITY, c->vocab);
         }
     }
 }
@@ -71,8 +70,8 @@ static nib_status load_heads(nib_gptq_run *g, size_t head, nib_loaded heads[KIND
         if (kind == STORED)
             status = nib__gptq_load_stored(g, head, err);
         else if (codes != NULL)
-            status = kind == CODED ? nib__gptq_load(g, head, codes, err)
-                                   : load_rounded(g, head, err);
+            status =
+                kind == CODED ? nib__gptq_load(g, head, codes, err) : load_rounded(g, head, err);
         heads[kind] = *at;
         *at = (nib_loaded){0};
         NIB_TRY(status);
@@ -91,9 +90,9 @@ static nib_status compare(nib_gptq_run *g, size_t head, nib_loaded heads[KINDS],
         float *to = logits + kind * ROWS * vocab;
         c.logits[kind] = to;
         g->runner.weights[head] = heads[g->job->layers[head].codes != NULL ? kind : STORED];
-        const nib_status status = nib__runner_logits(
-            &g->runner, g->first[g->model->net.config.layers], count,
-            streams[kind]->state + first * g->width, to, err);
+        const nib_status status =
+            nib__runner_logits(&g->runner, g->first[g->model->net.config.layers], count,
+                               streams[kind]->state + first * g->width, to, err);
         g->runner.weights[head] = (nib_loaded){0};
         NIB_TRY(status);
     }

@@ -131,7 +131,8 @@ nib_status nib__runner_part(nib_runner *runner, const nib_slot *slots, int64_t c
 /* The final norm, operation `at`, of what lives before it: out [count][width]. */
 nib_status nib__runner_final(nib_runner *runner, size_t at, int64_t count, const float *from,
                              float *out, nib_err *err);
-/* What follows the decoder layers, from operation `at`: logits [count][vocab], count <= NIB_CHUNK. */
+/* What follows the decoder layers, from operation `at`: logits [count][vocab], count <= NIB_CHUNK.
+ */
 nib_status nib__runner_logits(nib_runner *runner, size_t at, int64_t count, const float *from,
                               float *logits, nib_err *err);
 
