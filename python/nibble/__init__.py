@@ -15,7 +15,7 @@ from ._errors import (BadInput, Cancelled, CheckFailed, Error, Exists, Failed, I
 from ._generate import Generation, Piece, Stats, TokenLogprob
 from ._model import Model, ModelFacts
 from ._plan import (Plan, PlanAdvice, PlanCandidate, PlanLayer, PlanSetting, PlanUse, Reason)
-from ._reports import (Comparison, EvalResult, advise, convert, devices, eval, explain, formats,
+from ._reports import (Comparison, EvalResult, advise, convert, devices, eval, explain, formats, imatrix,
                        info, kernels, models, plan, quantize, recipes, verify)
 from ._session import HIDDEN, LOGITS, Sampler, Session
 from ._tokenizer import Tokenizer

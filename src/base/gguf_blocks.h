@@ -19,4 +19,11 @@ bool nib__blocks_quantize(uint8_t *out, nib_type type, const float *row, int64_t
  * type; true if that changed nothing, so that the block holds exactly the given values. */
 bool nib__block_put(uint8_t *out, nib_type type, const int8_t *codes, float scale, float low);
 
+/* Writes one super-block of Q4_K, Q5_K or Q6_K. codes: [256] -8..7, 0..31 or -32..31. scales,
+ * zeros: of groups of 32 (Q6_K: 16, without zeros), which are products of one f16 and integers, as
+ * the reader makes them; the f16 and the integers are found again, those with the largest integers
+ * if there are several. False: there are none, so that the block does not hold these values. */
+bool nib__super_block_put(uint8_t *out, nib_type type, const int8_t *codes, const float *scales,
+                          const float *zeros);
+
 #endif

@@ -94,6 +94,28 @@ static const nib_scheme_base bases[] = {
                 "15) - 8, w = q*s + z",
      .activations = "float",
      .source = "torchao Int4WeightOnlyConfig"},
+    {.name = "q4_k",
+     .scheme =
+         {.code = NIB_CODE_I4, .group = 32, .zero = NIB_ZERO_FLOAT, .formula = NIB_FORMULA_SUPER},
+     .asym_zero = NIB_ZERO_FLOAT,
+     .weights =
+         "Q4_K: s = d*s6, z = -dmin*m6, q = clamp(round((w-z)/s), 0, 15), w = q*s + z; d and "
+         "dmin f16 per 256, s6 and m6 0..63 per 32",
+     .activations = "float",
+     .source = "ggml"},
+    {.name = "q5_k",
+     .scheme =
+         {.code = NIB_CODE_I8, .group = 32, .zero = NIB_ZERO_FLOAT, .formula = NIB_FORMULA_SUPER},
+     .asym_zero = NIB_ZERO_FLOAT,
+     .weights = "Q5_K: as q4_k, with q 0..31",
+     .activations = "float",
+     .source = "ggml"},
+    {.name = "q6_k",
+     .scheme = {.code = NIB_CODE_I8, .group = 16, .symmetric = true, .formula = NIB_FORMULA_SUPER},
+     .weights = "Q6_K: s = d*s8, q = clamp(round(w/s), -32, 31), w = q*s; d f16 per 256, s8 "
+                "-127..127 per 16",
+     .activations = "float",
+     .source = "ggml"},
     {.name = "8da4w",
      .scheme = {.code = NIB_CODE_I4, .group = 32, .symmetric = true, .act = NIB_ACT_I8_TOKEN},
      .asym_zero = NIB_ZERO_INT,
@@ -282,9 +304,13 @@ int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k)
 static const nib_scheme_base *base_of(const nib_scheme *s)
 {
     const nib_act act = s->act == NIB_ACT_I8_STATIC ? NIB_ACT_I8_TOKEN : s->act;
-    for (size_t i = 0; i < COUNT(bases); i++)
-        if (bases[i].scheme.code == s->code && bases[i].scheme.act == act)
+    const bool is_super = s->formula == NIB_FORMULA_SUPER; /* the name says group and zero, too */
+    for (size_t i = 0; i < COUNT(bases); i++) {
+        const nib_scheme *b = &bases[i].scheme;
+        if (b->code == s->code && b->act == act && (b->formula == NIB_FORMULA_SUPER) == is_super &&
+            (!is_super || (b->group == s->group && b->zero == s->zero)))
             return &bases[i];
+    }
     return NULL;
 }
 
@@ -322,7 +348,7 @@ const char *nib__scheme_name(char out[64], const nib_scheme *s)
     const nib_scheme_base other = {.scheme = {.symmetric = true}, .asym_zero = NIB_ZERO_INT};
     out[0] = 0;
     append(&name, base != NULL ? base->name : nib__codes[s->code].key);
-    if (!nib__scheme_is_quantized(s) && base != NULL)
+    if (base != NULL && (!nib__scheme_is_quantized(s) || s->formula == NIB_FORMULA_SUPER))
         return out;
     if (base == NULL) { /* no recipe produces it, but a checkpoint may hold it */
         append(&name, "+");

@@ -91,7 +91,12 @@ typedef enum nib_formula {
     NIB_FORMULA_AO017,    /* 0.17 and older: eps is the type's epsilon */
     NIB_FORMULA_TINYGEMM, /* float zero, range without 0: (q-8)*scale+zero */
     NIB_FORMULA_GGML,     /* ggml's reference for Q8_0, Q4_0 and Q4_1: f16 scales, groups of 32 */
+    NIB_FORMULA_SUPER, /* ggml's super-blocks: int4 and int8 in groups of 32 with a float zero are
+                             Q4_K and Q5_K, symmetric int8 in groups of 16 is Q6_K */
 } nib_formula;
+
+/* Inputs of a super-block. */
+enum { NIB_SUPER_ELEMENTS = 256 };
 
 enum { NIB_GROUP_ROW = 0, NIB_GROUP_TENSOR = -1 };
 

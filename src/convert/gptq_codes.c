@@ -166,6 +166,7 @@ nib_status nib__gptq_quantizer(nib_quantizer *out, const nib_gptq_run *g, size_t
     const nib_site *at = &g->model->net.sites[site];
     NIB_TRY(nib__quantizer_init(out, &choice->scheme, nib__float_type(at->weight.scheme.code),
                                 at->k, err));
+    NIB_TRY(nib__quantizer_method(out, NIB_PTQ_GPTQ, NULL, err)); /* does it apply? */
     return nib__quantizer_scales(out, choice->scale_type, err);
 }
 

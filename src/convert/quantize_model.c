@@ -123,6 +123,16 @@ static size_t count_method(const work *w, nib_ptq_method method)
     return count;
 }
 
+/* Whether a layer becomes super-blocks, whose scales only the CPU chooses. */
+static bool has_super(const work *w)
+{
+    for (size_t i = 0; i < w->model->net.site_count; i++)
+        if (nib__layer_is_quantized(&w->layers[i]) && !w->layers[i].recode &&
+            w->layers[i].choice.scheme.formula == NIB_FORMULA_SUPER)
+            return true;
+    return false;
+}
+
 /* Notes the searched layers of which `source` says nothing. */
 static void note_unseen(work *w, const char *source)
 {
@@ -587,9 +597,10 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(check_pack(w, o->pack, o->format, err));
     NIB_TRY(choose_layers(w, err));
     NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o,
-                                count_method(w, NIB_PTQ_GPTQ) > 0     ? NIB_PTQ_GPTQ
-                                : count_method(w, NIB_PTQ_SEARCH) > 0 ? NIB_PTQ_SEARCH
-                                                                      : NIB_PTQ_RTN,
+                                count_method(w, NIB_PTQ_GPTQ) > 0 ? NIB_PTQ_GPTQ
+                                : count_method(w, NIB_PTQ_SEARCH) > 0 || has_super(w)
+                                    ? NIB_PTQ_SEARCH
+                                    : NIB_PTQ_RTN,
                                 err));
     NIB_TRY(nib__quantize_for(&w->plan, &w->ledger, w->model, o, err));
     add_notes(w);

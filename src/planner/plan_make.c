@@ -133,10 +133,13 @@ static nib_status load_recipe(nib_plan *p, nib_err *err)
         if (nib__scheme_same_weight(&l->asked, &l->stored) || !nib__scheme_is_quantized(&l->asked))
             continue;
         nib_quantizer q;
+        char shown[NIB_SHOWN];
         /* loading refuses to requantize codes, but the plan still shows the types */
         const nib_type source =
             nib__scheme_is_quantized(&stored) ? NIB_TYPE_BF16 : nib__float_type(stored.code);
-        NIB_TRY(nib__quantizer_init(&q, &l->asked, source, s->k, err));
+        const nib_status status = nib__quantizer_init(&q, &l->asked, source, s->k, err);
+        if (status != NIB_OK)
+            return nib__fail_in(err, status, nib__escape_string(shown, s->name));
         NIB_TRY(nib__quantizer_scales(&q, l->asked_scales, err));
         NIB_TRY(nib__quantizer_method(&q, choice.method, NULL, err));
         l->method = choice.method;

@@ -38,6 +38,11 @@ static nib_status fail_too_wide(const nib_quantizer *q, nib_err *err, int64_t ro
                          "ggml's scales; use the scheme without -ggml, or keep the layer with "
                          "--skip",
                          where, (double)low, (double)high);
+    if (q->scheme.formula == NIB_FORMULA_SUPER)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: weights from %.9g to %.9g need a scale beyond f16, the type of the "
+                         "scales of super-blocks; keep the layer with --skip",
+                         where, (double)low, (double)high);
     if (q->scale_type == NIB_TYPE_F16 && q->source != NIB_TYPE_F16)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: weights from %.9g to %.9g need a scale beyond f16, which the recipe "

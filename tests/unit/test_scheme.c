@@ -56,6 +56,9 @@ static void test_canonical_names(void **state)
         {"int8wo-g32-ggml", "int8wo-g32-ggml"},
         {"int4wo-sym-ggml", "int4wo-g32-sym-ggml"},
         {"int4wo-ggml", "int4wo-g32-ggml"},
+        {"q4_k", "q4_k"},
+        {"q5_k", "q5_k"},
+        {"q6_k", "q6_k"},
         {"8da4w", "8da4w-g32"},
         {"8da4w-g7", "8da4w-g7"},
         {"8da4w-actsym", "8da4w-g32-actsym"},
@@ -143,6 +146,8 @@ static void test_rejects_bad_names(void **state)
         "int8wo-intzero",
         "8da4w-intzero",
         "8da4w-ggml",
+        "q4_k-g32",
+        "q6_k-sym",
         "mxfp4-block",
         "nvfp4dq-floor",
         "nvfp4-g16",
@@ -220,7 +225,7 @@ static void test_bases(void **state)
         if (wanted != NULL)
             assert_string_equal(takes, wanted);
     }
-    assert_int_equal(count, 15);
+    assert_int_equal(count, 18);
 }
 
 static void test_groups(void **state)

@@ -132,6 +132,10 @@ const nib_dialect_writer nib__write_compressed = {
 /* The block type for such codes; NONE: no such type. */
 static nib_type find_block_type(const nib_scheme *s)
 {
+    if (s->formula == NIB_FORMULA_SUPER)
+        return s->group == 16           ? NIB_TYPE_Q6_K
+               : s->code == NIB_CODE_I4 ? NIB_TYPE_Q4_K
+                                        : NIB_TYPE_Q5_K;
     if (s->group != 32)
         return NIB_TYPE_NONE;
     switch (s->code) {
@@ -149,11 +153,13 @@ static const char *fit_gguf(char out[160], nib_output_weight *w)
 {
     if (find_block_type(&w->scheme) == NIB_TYPE_NONE)
         return "its blocks have 32 codes: symmetric int8 (Q8_0), int4 symmetric or with a float "
-               "zero (Q4_0, Q4_1), or mxfp4";
+               "zero (Q4_0, Q4_1), mxfp4, or those of q4_k, q5_k and q6_k";
     if (refuse_groups(out, w) != NULL)
         return out;
     w->scheme.act = NIB_ACT_FLOAT; /* it cannot describe activations */
     w->scheme.act_symmetric = false;
+    if (w->scheme.formula == NIB_FORMULA_SUPER)
+        return NULL; /* products of f16 and an integer, in f32 */
     w->scale_type = nib__code_is_mx(w->scheme.code) ? NIB_TYPE_E8M0 : NIB_TYPE_F16;
     w->zero_type = w->scheme.zero == NIB_ZERO_FLOAT ? NIB_TYPE_F16 : NIB_TYPE_NONE;
     return NULL;

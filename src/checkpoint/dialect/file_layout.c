@@ -73,12 +73,28 @@ static void read_block(const uint8_t *block, nib_type type, float *scale, float 
     *zero = low + 8 * *scale;
 }
 
+/* Writes super-blocks; false if one does not hold its scales and zeros exactly. */
+static bool put_supers(nib_type type, const int8_t *codes, const float *scales, const float *zeros,
+                       int64_t k, uint8_t *out)
+{
+    const int64_t groups = NIB_SUPER_ELEMENTS / (type == NIB_TYPE_Q6_K ? 16 : 32);
+    bool same = true;
+    for (int64_t at = 0; at < k; at += NIB_SUPER_ELEMENTS) {
+        const int64_t g = at / NIB_SUPER_ELEMENTS * groups;
+        same = nib__super_block_put(out, type, codes + at, scales + g, zeros + g) && same;
+        out += nib__type_block_bytes(type);
+    }
+    return same;
+}
+
 bool nib__file_layout_blocks(const nib_file_layout *layout, const int8_t *codes, float *scales,
                              float *zeros, int64_t k, uint8_t *out)
 {
     const nib_type type = layout->codes.type;
     const int64_t size = nib__type_block_elements(type);
     bool same = true;
+    if (size == NIB_SUPER_ELEMENTS)
+        return put_supers(type, codes, scales, zeros, k, out);
     for (int64_t g = 0; g < k / size; g++, out += nib__type_block_bytes(type)) {
         const float scale = scales[g], zero = zeros[g];
         (void)nib__block_put(out, type, codes + g * size, scale, zero - 8 * scale);

@@ -9,6 +9,8 @@
 #include "arm.h"
 #include "x86.h"
 
+#include <inttypes.h>
+
 nib_quant_family nib__quant_family(const nib_scheme *s)
 {
     if (nib__code_is_mx(s->code))
@@ -19,6 +21,8 @@ nib_quant_family nib__quant_family(const nib_scheme *s)
         return NIB_QUANT_FP8;
     if (s->formula == NIB_FORMULA_GGML)
         return NIB_QUANT_GGML;
+    if (s->formula == NIB_FORMULA_SUPER)
+        return NIB_QUANT_SUPER;
     if (s->zero == NIB_ZERO_FLOAT)
         return s->formula == NIB_FORMULA_TINYGEMM ? NIB_QUANT_TINYGEMM : NIB_QUANT_INT4;
     return s->code == NIB_CODE_I8 && s->symmetric && s->group <= 0 ? NIB_QUANT_INT8
@@ -42,17 +46,24 @@ nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib
                          "weights of type %s are not quantized; only f32, bf16 and f16 are",
                          nib__type_name(source));
     const nib_quant_family f = nib__quant_family(scheme);
+    if (f == NIB_QUANT_SUPER && k % NIB_SUPER_ELEMENTS != 0)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s has super-blocks of %d inputs, and %" PRId64
+                         " is not a multiple of that; --skip the layer, or give it "
+                         "int8wo-g32-ggml (Q8_0) by a rule of a recipe file",
+                         nib__scheme_name(name, scheme), NIB_SUPER_ELEMENTS, k);
     *out = (nib_quantizer){.scheme = *scheme, .source = source, .k = k};
     out->groups = nib__scheme_groups(scheme, k);
-    out->scale_type = f == NIB_QUANT_MX                           ? NIB_TYPE_E8M0
-                      : f == NIB_QUANT_NV                         ? NIB_TYPE_E4M3
-                      : f == NIB_QUANT_GGML                       ? NIB_TYPE_F16
-                      : f == NIB_QUANT_INT8 || f == NIB_QUANT_FP8 ? NIB_TYPE_F32
-                                                                  : source;
-    out->zero_type = scheme->zero == NIB_ZERO_NONE  ? NIB_TYPE_NONE
-                     : scheme->zero == NIB_ZERO_INT ? NIB_TYPE_I8
-                     : f == NIB_QUANT_GGML          ? NIB_TYPE_F32
-                                                    : source;
+    out->scale_type = f == NIB_QUANT_MX     ? NIB_TYPE_E8M0
+                      : f == NIB_QUANT_NV   ? NIB_TYPE_E4M3
+                      : f == NIB_QUANT_GGML ? NIB_TYPE_F16
+                      : f == NIB_QUANT_INT8 || f == NIB_QUANT_FP8 || f == NIB_QUANT_SUPER
+                          ? NIB_TYPE_F32
+                          : source;
+    out->zero_type = scheme->zero == NIB_ZERO_NONE                 ? NIB_TYPE_NONE
+                     : scheme->zero == NIB_ZERO_INT                ? NIB_TYPE_I8
+                     : f == NIB_QUANT_GGML || f == NIB_QUANT_SUPER ? NIB_TYPE_F32
+                                                                   : source;
     return NIB_OK;
 }
 
@@ -88,6 +99,11 @@ nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const 
                          "the method %s chooses scales of groups or rows, and %s has one scale for "
                          "the whole tensor; use rows, or the method rtn",
                          nib__ptq_names[method], nib__scheme_name(name, &q->scheme));
+    if (method == NIB_PTQ_GPTQ && nib__quant_family(&q->scheme) == NIB_QUANT_SUPER)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "the method gptq does not choose scales of super-blocks, as %s has; use "
+                         "search",
+                         nib__scheme_name(name, &q->scheme));
     q->method = method;
     q->importance = importance;
     return NIB_OK;

@@ -160,7 +160,8 @@ static params params_of(const nib_quantizer *q, nib_quant_family family, float l
     case NIB_QUANT_TINYGEMM: return tinygemm_params(q, low, high);
     case NIB_QUANT_FP8: return fp8_params(q, low, high);
     case NIB_QUANT_NV: return nv_params(q, low, high);
-    case NIB_QUANT_GGML: /* handled by quantize_block */
+    case NIB_QUANT_GGML:  /* handled by quantize_block, */
+    case NIB_QUANT_SUPER: /* and by quantize_super */
     case NIB_QUANT_MX: break;
     }
     return mx_params(q, low, high);
@@ -253,6 +254,7 @@ NIB_INLINE void codes_of(const nib_quantizer *q, nib_quant_family family, int8_t
         }
         break;
     case NIB_QUANT_GGML:
+    case NIB_QUANT_SUPER:
     case NIB_QUANT_FP8: break;
     }
     e4m3_codes(codes, x, count, p);
@@ -365,6 +367,8 @@ static bool quantize_block(const nib_quantizer *q, int8_t *codes, const float *x
     return holds;
 }
 
+#include "quant_w_super.h"
+
 /* Where the results of a group go. */
 typedef struct group {
     const nib_quantizer *q;
@@ -408,6 +412,28 @@ static int group_of_32(group *g, const float *x) { return quantize_group(g, x, 3
 
 static int group_of_16(group *g, const float *x) { return quantize_group(g, x, 16); }
 
+/* Quantizes a row of super-blocks; see quantize_row. */
+static int32_t quantize_supers(const nib_quant_w *a, const float *x, int64_t row, group *row_of)
+{
+    const nib_quantizer *q = a->q;
+    super_block b = {.form = super_form_of(q)};
+    super_result to = {.q = q,
+                       .scales = a->scales,
+                       .zeros = a->zeros,
+                       .group = row * q->groups,
+                       .sums = row_of->sums,
+                       .objective = row_of->objective};
+    for (int64_t k = 0; k < q->k; k += NIB_SUPER_ELEMENTS, to.group += b.form.groups) {
+        b.x = x + k;
+        b.w = q->importance != NULL ? q->importance + k : NULL;
+        to.codes = a->codes + row * q->k + k;
+        const int32_t failed = quantize_super(&b, &to);
+        if (failed != 0)
+            return failed + 2 * (int32_t)(to.group - row * q->groups);
+    }
+    return 0;
+}
+
 /* Returns 0, or a code for `failed`: see ops.h. */
 static int32_t quantize_row(const nib_quant_w *a, const float *x, int64_t row)
 {
@@ -421,6 +447,8 @@ static int32_t quantize_row(const nib_quant_w *a, const float *x, int64_t row)
     double objective[2] = {0, 0};
     to.objective = a->objective != NULL ? a->objective + 2 * row : objective;
     to.sums[0] = to.sums[1] = to.objective[0] = to.objective[1] = 0;
+    if (to.family == NIB_QUANT_SUPER)
+        return quantize_supers(a, x, row, &to);
     for (int64_t g = 0; g < q->groups; g++) {
         const int64_t k0 = g * size, count = nib__min(size, q->k - k0), at = row * q->groups + g;
         to.codes = a->codes + row * q->k + k0;

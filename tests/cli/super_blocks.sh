@@ -1,0 +1,60 @@
+# q4_k, q5_k and q6_k: the GGUF has the values that were quantized, for any threads and instruction set; what is refused
+mkdir wide
+cp "$MODEL"/tokenizer*.json wide
+python3 - "$MODEL/config.json" <<'END'
+import array, json, random, sys
+random.seed(7)
+vocab = json.load(open(sys.argv[1]))["vocab_size"]
+json.dump({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": vocab, "hidden_size": 256, "intermediate_size": 512,
+           "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512,
+           "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu",
+           "torch_dtype": "float32"}, open("wide/config.json", "w"))
+layer = "model.layers.0."
+shapes = {"model.embed_tokens": (vocab, 256), "lm_head": (vocab, 256), "model.norm": (256,), layer + "input_layernorm": (256,),
+          layer + "post_attention_layernorm": (256,), layer + "mlp.gate_proj": (512, 256), layer + "mlp.up_proj": (512, 256),
+          layer + "mlp.down_proj": (256, 512), layer + "self_attn.q_proj": (256, 256), layer + "self_attn.k_proj": (128, 256),
+          layer + "self_attn.v_proj": (128, 256), layer + "self_attn.o_proj": (256, 256)}
+header, data = {}, b""
+for name, shape in shapes.items():
+    rows = 1 if len(shape) == 1 else shape[0]
+    values = array.array("f", (1.0 if len(shape) == 1 else random.gauss(0, 0.05) * random.expovariate(1) for _ in range(rows * shape[-1])))
+    header[name + ".weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * len(values)]}
+    data += values.tobytes()
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+with open("wide/model.safetensors", "wb") as f:
+    f.write(len(text).to_bytes(8, "little") + text + data)
+END
+head -c 4000 "$MODEL/heldout.txt" >text.txt
+check 'an imatrix of the model' nibble imatrix wide im.gguf --calibrate text.txt
+
+# write RECIPE FILE ARGUMENT...
+write() { nibble quantize wide "$2" --recipe "$1" --format gguf --force "${@:3}" >out 2>err; }
+generate() { nibble generate "$@" --prompt 'Once upon' -n 12 --temp 0 --quiet 2>/dev/null; }
+for recipe in q4_k q5_k q6_k; do
+    check "$recipe: quantize" write $recipe a.gguf
+    check "$recipe: verify" nibble verify a.gguf
+    check "$recipe: info names the type" grep -q "gguf $recipe " <(nibble info a.gguf)
+    write $recipe b.gguf --threads 1 --isa ref
+    check "$recipe: threads and instruction sets change no byte" cmp a.gguf b.gguf
+    equal "$recipe: the file gives the text of the quantized weights" "$(generate wide --recipe $recipe)" \
+        "$(generate a.gguf --recipe weight-only --dtype f32)"
+    check "$recipe: search" write $recipe a.gguf --method search --imatrix im.gguf
+    gained=$(sed -n 's/^note: search: 8 layers; their weighted squared error is \([0-9]*\)\.[0-9] % below that of rounding.*/\1/p' out)
+    least=$([ $recipe = q6_k ] && echo 8 || echo 16)
+    check "$recipe: search removes $least % of rounding's error: $gained %" [ "${gained:-0}" -ge "$least" ]
+    write $recipe b.gguf --method search --calibrate text.txt --threads 1 --isa ref
+    check "$recipe: the same by the text, on one thread" cmp a.gguf b.gguf
+    check "$recipe: verify what search chose" nibble verify a.gguf
+done
+
+refused 3 'model.layers.0.self_attn.q_proj: q4_k has super-blocks of 256 inputs, and 224 is not a multiple of that; *' \
+    quantize "$MODEL" no.gguf --recipe q4_k --format gguf
+refused 4 '*torchao has no super-blocks*' quantize wide no --recipe q6_k --format torchao
+refused 3 '*the method gptq does not choose scales of super-blocks, as q5_k has; use search' \
+    quantize wide no.gguf --recipe q5_k --format gguf --method gptq --calibrate text.txt
+refused 2 '*' quantize wide no.gguf --recipe q4_k-g64 --format gguf
+echo '{"rules": [{"match": "*.down_proj", "scheme": "q6_k"}], "else": "q4_k"}' >mix.json
+check 'a mix by rules' write mix.json mix.gguf
+equal 'its types' 'gguf q4_k gguf q6_k' "$(nibble info mix.gguf | grep -o "gguf q[0-9]_k" | sort -u | paste -sd ' ')"
+equal 'refusals leave nothing' '' "$(ls -d no* 2>/dev/null)"
