@@ -290,7 +290,18 @@ static void put_super(const super_block *b, const super_scales *s, const super_r
     }
 }
 
-/* Returns 0, or 1 + 2 * g if a value of group g is not finite, or 2 if there is no finite scale. */
+/* The group with the largest value. */
+static int largest_group(const super_block *b)
+{
+    const int elements = b->form.groups * (int)b->form.size;
+    int most = 0;
+    for (int j = 1; j < elements; j++)
+        most = fabsf(b->x[j]) > fabsf(b->x[most]) ? j : most;
+    return most / (int)b->form.size;
+}
+
+/* Returns 0, or 1 + 2 * g if a value of group g is not finite, or 2 + 2 * g if it needs a scale
+ * beyond f16. */
 static int32_t quantize_super(const super_block *b, const super_result *to)
 {
     linear rounded[SUPER_GROUPS];
@@ -302,7 +313,7 @@ static int32_t quantize_super(const super_block *b, const super_result *to)
         rounded[g] = rounded_linear(&b->form, low, high);
     }
     if (!start_scales(&best, &b->form, rounded))
-        return 2;
+        return 2 + 2 * largest_group(b);
     best.error = total_error(b, &best);
     to->objective[0] += best.error;
     if (to->q->method == NIB_PTQ_SEARCH)
