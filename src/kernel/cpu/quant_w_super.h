@@ -293,9 +293,9 @@ static void put_super(const super_block *b, const super_scales *s, const super_r
 /* The group with the largest value. */
 static int largest_group(const super_block *b)
 {
-    const int elements = b->form.groups * (int)b->form.size;
+    const int count = b->form.groups * (int)b->form.size;
     int most = 0;
-    for (int j = 1; j < elements; j++)
+    for (int j = 1; j < count; j++)
         most = fabsf(b->x[j]) > fabsf(b->x[most]) ? j : most;
     return most / (int)b->form.size;
 }
