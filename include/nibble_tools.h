@@ -337,7 +337,8 @@ typedef struct nib_advise_options {
     const nib_request *request; /* only device (not "auto"), dtype and context are used; NULL: all
                                    defaults */
     nib_strings recipes;        /* to compare with the model as stored; none: every base of `nibble
-                            recipes`, with other group sizes, outputs and embeddings */
+                            recipes` but super-blocks, with other group sizes, outputs and
+                            embeddings */
     const char *text_path;      /* measure the loss of this text; NULL: do not */
     int64_t window;             /* as in nib_eval_options */
     uint64_t memory;            /* bytes of device memory that may be used; 0: all */

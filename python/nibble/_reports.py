@@ -143,7 +143,7 @@ def quantize(path: Path, out: Path, recipe: Path, *, format: Optional[str] = Non
 
     format: "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; None: torchao if it can hold
     the result, otherwise nibble. for_device: also plan the result for this machine. calibrate: a
-    text file for -static recipes and methods. method: "rtn" or "search"; None: "rtn". imatrix:
+    text file for -static recipes and methods. method: "rtn", "search" or "gptq"; None: "rtn". imatrix:
     llama.cpp's importance matrix for "search", instead of a text. force: replace `out`. dry_run: sizes and ledger only. pack: also
     write weights packed for this machine. The rest is as in `Model`. Returns the ledger, sizes in
     bytes and the SQNR of each layer in dB.
@@ -210,7 +210,8 @@ def advise(path: Path, recipes: Strings = (), *, device: Optional[Path] = None,
            **options: Unpack[EngineOptions]) -> Any:
     """Compares recipes by loss, speed and memory on a device, and recommends one.
 
-    recipes: to compare with the model as stored; none: every base of `recipes()`. text_path: a text
+    recipes: to compare with the model as stored; none: every base of `recipes()` but
+    super-blocks. text_path: a text
     to measure the loss of. memory: bytes that may be used. loss_budget: nats per token that rounding
     may add; None: 0.02. by_prefill: rank by prefill speed. svg: a file for a plot.
 
