@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { TRIES = 4, BLOCK = 32 << 20 /* weights in memory at a time */ };
+enum { TRIES = 4, SQUARE = 32, BLOCK = 32 << 20 /* weights in memory at a time */ };
 
 /* ---- moments ---- */
 
@@ -43,7 +43,7 @@ static void add_tokens(nib_gptq_run *g, nib_gptq_input *in, const float *x, int6
         adding a = {g, {.h = in->h, .k = in->k, .ld = ld}};
         a.add.x = x + t * ld;
         a.add.m = nib__min(NIB_MOMENTS_TOKENS, m - t);
-        nib__pool_run(g->model->engine->pool, nib__moments_tiles(in->k), 1, false, add_tiles, &a);
+        nib__pool_run(g->model->engine->pool, nib__moments_tiles(in->k), 4, false, add_tiles, &a);
     }
     in->tokens += m;
 }
@@ -68,24 +68,54 @@ void nib__gptq_observe(void *run, size_t site, const float *x, int64_t ld, int64
 
 /* ---- their factor ---- */
 
-/* Adds to the diagonal, after taking the upper triangle from the lower one. */
-static void damp(double *h, const double *diagonal, int64_t k, double add)
+/* Moments on their way to a factor. Work is shared by squares of SQUARE x SQUARE, in which the rows
+ * and columns of H that change places fit in a cache. */
+typedef struct factoring {
+    double *h; /* [k][k] */
+    int64_t k;
+    bool restores; /* copies the lower triangle to the upper one; else the reverse */
+    const nib_gptq_factor *out;
+} factoring;
+
+/* Copies one triangle to the other, for rows of squares [begin, end). */
+static void copy_triangle(void *ctx, int worker, int64_t begin, int64_t end)
 {
-    for (int64_t i = 0; i < k; i++) {
-        for (int64_t j = i + 1; j < k; j++)
-            h[i * k + j] = h[j * k + i];
-        h[i * k + i] = diagonal[i] + add;
-    }
+    const factoring *f = ctx;
+    const int64_t k = f->k;
+    (void)worker;
+    for (int64_t i0 = begin * SQUARE; i0 < nib__min(end * SQUARE, k); i0 += SQUARE)
+        for (int64_t j0 = i0; j0 < k; j0 += SQUARE)
+            for (int64_t i = i0; i < nib__min(i0 + SQUARE, k); i++)
+                for (int64_t j = nib__max(j0, i + 1); j < nib__min(j0 + SQUARE, k); j++)
+                    if (f->restores)
+                        f->h[i * k + j] = f->h[j * k + i];
+                    else
+                        f->h[j * k + i] = f->h[i * k + j];
 }
 
-static void divide_rows(const double *h, int64_t k, nib_gptq_factor *out)
+static void copy_triangles(factoring *f, nib_pool *pool, bool restores)
 {
-    for (int64_t j = 0; j < k; j++)
-        out->diagonal[j] = h[j * k + j];
-    for (int64_t i = 0; i < k; i++)
+    f->restores = restores;
+    nib__pool_run(pool, nib__ceil_div(f->k, SQUARE), 1, false, copy_triangle, f);
+}
+
+static void divide_rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const factoring *f = ctx;
+    const int64_t k = f->k;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++)
         for (int64_t j = i + 1; j < k; j++)
-            out->factor[i * k + j] = (float)(h[i * k + j] / out->diagonal[j]);
-    for (int64_t j = 0; j < k; j++)
+            f->out->factor[i * k + j] = (float)(f->h[i * k + j] / f->out->diagonal[j]);
+}
+
+static void take_factor(factoring *f, nib_gptq_factor *out, nib_pool *pool)
+{
+    f->out = out;
+    for (int64_t j = 0; j < f->k; j++)
+        out->diagonal[j] = f->h[j * f->k + j];
+    nib__pool_run(pool, f->k, 16, false, divide_rows, f);
+    for (int64_t j = 0; j < f->k; j++)
         out->diagonal[j] *= out->diagonal[j];
 }
 
@@ -106,8 +136,6 @@ nib_status nib__gptq_factor(nib_gptq_factor *out, double *h, int64_t k, const ch
     for (int64_t i = 0; i < k; i++) {
         diagonal[i] = h[i * k + i];
         mean += diagonal[i] / (double)k;
-        for (int64_t j = i + 1; j < k; j++)
-            h[j * k + i] = h[i * k + j];
     }
     if (!isfinite(mean))
         return nib__fail(err, NIB_CHECK_FAILED,
@@ -120,10 +148,15 @@ nib_status nib__gptq_factor(nib_gptq_factor *out, double *h, int64_t k, const ch
     }
     for (int64_t j = 0; j < k; j++)
         out->importance[j] = (float)fmax(diagonal[j] / mean, 0x1p-20);
+    factoring f = {.h = h, .k = k};
+    copy_triangles(&f, pool, false);
     for (int i = 0; i < TRIES; i++, out->damping *= 10) {
-        damp(h, diagonal, k, out->damping * mean);
+        if (i > 0)
+            copy_triangles(&f, pool, true);
+        for (int64_t j = 0; j < k; j++)
+            h[j * k + j] = diagonal[j] + out->damping * mean;
         if (nib__moments_factor(h, k, after, rows, pool)) {
-            divide_rows(h, k, out);
+            take_factor(&f, out, pool);
             return NIB_OK;
         }
     }

@@ -13,7 +13,12 @@
 
 #include "base.h"
 
-enum { NIB_MOMENTS_TOKENS = 256, NIB_MOMENTS_TILE = 96, NIB_MOMENTS_PANEL = 64 };
+enum {
+    NIB_MOMENTS_TOKENS = 256,
+    NIB_MOMENTS_TILE = 96,
+    NIB_MOMENTS_PANEL = 64,
+    NIB_MOMENTS_STRIP = 8
+};
 
 /* h += x^T x for m <= NIB_MOMENTS_TOKENS tokens. */
 typedef struct nib_moments_add {
@@ -26,7 +31,9 @@ typedef struct nib_moments_add {
 typedef struct nib_moments_panel {
     double *h; /* [k][k] H before, R after `end` */
     int64_t k, first, end;
-    const double *after; /* [k - end][NIB_MOMENTS_PANEL] R_jl of the panel's rows j, transposed */
+    /* [NIB_MOMENTS_PANEL / NIB_MOMENTS_STRIP][k - end][NIB_MOMENTS_STRIP] R_jl of the panel's rows
+     * j, transposed, a strip of rows after the other; zeros past the panel's last row */
+    const double *after;
 } nib_moments_panel;
 
 typedef struct nib_moments_rows {

@@ -24,6 +24,27 @@ static void run_panel(void *ctx, int worker, int64_t begin, int64_t end)
     f->rows->solve(&f->panel, begin, end);
 }
 
+typedef struct transposing {
+    const nib_moments_panel *panel;
+    double *after;
+} transposing;
+
+/* Copies the panel's rows, of columns [begin, end) after it, to `after`. */
+static void transpose_columns(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const transposing *t = ctx;
+    const nib_moments_panel *p = t->panel;
+    const int64_t columns = p->k - p->end;
+    (void)worker;
+    for (int64_t j = 0; j < NIB_MOMENTS_PANEL; j++) {
+        const double *from = p->h + (p->first + j) * p->k + p->end;
+        double *to =
+            t->after + j / NIB_MOMENTS_STRIP * columns * NIB_MOMENTS_STRIP + j % NIB_MOMENTS_STRIP;
+        for (int64_t l = begin; l < end; l++)
+            to[l * NIB_MOMENTS_STRIP] = p->first + j < p->end ? from[l] : 0;
+    }
+}
+
 /* The panel's own rows; false: H is not positive definite. */
 static bool factor_corner(const nib_moments_panel *p)
 {
@@ -52,10 +73,7 @@ bool nib__moments_factor(double *h, int64_t k, double *after, const nib_moments_
         factoring f = {.rows = rows,
                        .panel = {.h = h, .k = k, .first = first, .end = end, .after = after},
                        .is_first = true};
-        for (int64_t l = end; l < k; l++)
-            for (int64_t j = 0; j < NIB_MOMENTS_PANEL; j++)
-                after[(l - end) * NIB_MOMENTS_PANEL + j] =
-                    first + j < end ? h[(first + j) * k + l] : 0;
+        nib__pool_run(pool, k - end, 64, false, transpose_columns, &(transposing){&f.panel, after});
         nib__pool_run(pool, end - first, 16, false, run_panel, &f);
         if (!factor_corner(&f.panel))
             return false;
