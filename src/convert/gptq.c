@@ -126,6 +126,8 @@ nib_status nib__gptq_run_layer(nib_gptq_run *g, const nib_gptq_stream *stream, s
                                  begin == 0 ? NULL : state, stays ? NULL : state, err));
         if (g->status != NIB_OK)
             return nib__fail(err, g->status, "%s", g->err.text);
+        NIB_TRY(
+            nib__gptq_count(g, (double)part * (g->cost.pass + (stays ? g->cost.moments : 0)), err));
         done += part;
     }
     return NIB_OK;
@@ -151,6 +153,7 @@ static nib_status code_part(nib_gptq_run *g, size_t part, size_t begin, size_t e
 {
     NIB_TRY(nib__gptq_store_begin(g->store, part, err));
     NIB_TRY(nib__gptq_code(g, begin, end, err));
+    NIB_TRY(nib__gptq_count(g, g->cost.codes, err));
     return nib__gptq_store_end(g->store, err);
 }
 
@@ -179,6 +182,7 @@ static nib_status observe_head(nib_gptq_run *g, size_t head, nib_err *err)
 static nib_status code_head(nib_gptq_run *g, nib_err *err)
 {
     const size_t head = g->model->net.site_count - 1, part = (size_t)g->model->net.config.layers;
+    nib__gptq_cost_of(&g->cost, g, head, head + 1);
     if (!nib__gptq_is_coded(g, head))
         return NIB_OK;
     if (!nib__gptq_store_has(g->store, part, NULL)) {
@@ -190,6 +194,7 @@ static nib_status code_head(nib_gptq_run *g, nib_err *err)
 
 static nib_status code_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t end, nib_err *err)
 {
+    nib__gptq_cost_of(&g->cost, g, begin, end);
     NIB_TRY(load_sites(g, begin, end, err));
     if (!nib__gptq_store_has(g->store, layer, NULL)) {
         g->runner.observer.see = nib__gptq_observe;
@@ -206,21 +211,37 @@ static nib_status code_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t
     return NIB_OK;
 }
 
-static nib_status code_layers(nib_gptq_run *g, nib_err *err)
+static double count_all(nib_gptq_run *g)
 {
-    nib_engine *engine = g->model->engine;
     const int64_t layers = g->model->net.config.layers;
-    g->runner.observer.ctx = g;
+    const size_t head = g->model->net.site_count - 1;
+    nib_gptq_cost cost;
+    double sum = 0;
     for (int64_t l = 0; l < layers; l++) {
         size_t begin, end;
-        if (!nib__engine_progress(engine, "gptq", (uint64_t)l, (uint64_t)layers + 1))
-            return nib__fail(err, NIB_CANCELLED, "the method gptq was cancelled");
+        find_sites(g, l, &begin, &end);
+        nib__gptq_cost_of(&cost, g, begin, end);
+        sum += nib__gptq_layer_cost(g, &cost, nib__gptq_store_has(g->store, (size_t)l, NULL));
+    }
+    nib__gptq_cost_of(&cost, g, head, head + 1);
+    return sum + nib__gptq_head_cost(g, &cost, nib__gptq_store_has(g->store, (size_t)layers, NULL));
+}
+
+static nib_status code_layers(nib_gptq_run *g, nib_err *err)
+{
+    const uint64_t start = nib__now_ns();
+    g->runner.observer.ctx = g;
+    g->total = count_all(g);
+    NIB_TRY(nib__gptq_predict(g, err));
+    for (int64_t l = 0; l < g->model->net.config.layers; l++) {
+        size_t begin, end;
         find_sites(g, l, &begin, &end);
         NIB_TRY(code_layer(g, (size_t)l, begin, end, err));
     }
     NIB_TRY(code_head(g, err));
     NIB_TRY(nib__gptq_check(g, err));
-    nib__engine_progress(engine, "gptq", (uint64_t)layers + 1, (uint64_t)layers + 1);
+    NIB_TRY(nib__gptq_count(g, g->total, err));
+    g->job->seconds = (double)(nib__now_ns() - start) * 1e-9;
     return NIB_OK;
 }
 

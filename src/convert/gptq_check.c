@@ -100,7 +100,7 @@ static nib_status compare(nib_gptq_run *g, size_t head, nib_loaded heads[KINDS],
     for (int64_t i = 0; i < count; i++)
         for (int kind = 0; kind < 2; kind++)
             g->kl[kind] += c.kl[i][kind] / (double)g->stored.count;
-    return NIB_OK;
+    return nib__gptq_count(g, 3 * (double)count * g->cost.pass, err);
 }
 
 nib_status nib__gptq_check(nib_gptq_run *g, nib_err *err)

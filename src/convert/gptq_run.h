@@ -23,6 +23,12 @@ typedef struct nib_gptq_input {
     int64_t k, tokens;
 } nib_gptq_input;
 
+/* Multiply-adds of a part. */
+typedef struct nib_gptq_cost {
+    double pass, moments; /* per token, of the weights, and of the second moments of their inputs */
+    double codes;         /* factors and codes */
+} nib_gptq_cost;
+
 typedef struct nib_gptq_run {
     nib_gptq *job;
     nib_model *model;
@@ -37,9 +43,11 @@ typedef struct nib_gptq_run {
     int64_t width; /* floats per token between layers */
     /* The text with the method's codes; its beginning without, and with rounding's. */
     nib_gptq_stream coded, stored, rounded;
-    double kl[2];      /* of the model with these codes, and with rounding's, from the stored one */
-    float *scratch;    /* [threads] */
-    nib_status status; /* of the observer */
+    double kl[2]; /* of the model with these codes, and with rounding's, from the stored one */
+    nib_gptq_cost cost; /* of the layer that runs */
+    double done, total; /* multiply-adds */
+    float *scratch;     /* [threads] */
+    nib_status status;  /* of the observer */
     nib_err err;
 } nib_gptq_run;
 
@@ -48,6 +56,16 @@ bool nib__gptq_is_coded(const nib_gptq_run *run, size_t site);
 size_t nib__gptq_owner(const nib_gptq_run *run, size_t site);
 nib_status nib__gptq_quantizer(nib_quantizer *out, const nib_gptq_run *run, size_t site,
                                nib_err *err);
+
+/* The cost of the sites [begin, end), without attention. */
+void nib__gptq_cost_of(nib_gptq_cost *out, const nib_gptq_run *run, size_t begin, size_t end);
+/* Multiply-adds of a decoder layer, and of what follows those; is_stored: the part has its codes. */
+double nib__gptq_layer_cost(const nib_gptq_run *run, const nib_gptq_cost *cost, bool is_stored);
+double nib__gptq_head_cost(const nib_gptq_run *run, const nib_gptq_cost *cost, bool is_stored);
+/* Predicts the time of run->total from the rate of this machine, into run->job, and tells it. */
+nib_status nib__gptq_predict(nib_gptq_run *run, nib_err *err);
+/* Adds to run->done and reports progress. NIB_CANCELLED: the user wants no more. */
+nib_status nib__gptq_count(nib_gptq_run *run, double multiply_adds, nib_err *err);
 
 /* Runs a layer, with the weights that are loaded. `stays`: keeps the state of before. */
 nib_status nib__gptq_run_layer(nib_gptq_run *run, const nib_gptq_stream *stream, size_t layer,

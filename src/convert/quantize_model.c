@@ -270,6 +270,10 @@ static void finish_gptq(work *w)
     nib_err err;
     if (w->gptq.resumed.size != 0)
         nib__ledger_add_note(&w->ledger, "method", "%s", w->gptq.resumed.at);
+    if (w->gptq.store != NULL)
+        nib__ledger_add_note(&w->ledger, "method",
+                             "gptq: %.3g multiply-adds, predicted to take %.1f s, took %.1f s",
+                             w->gptq.multiply_adds, w->gptq.predicted_s, w->gptq.seconds);
     if (nib__gptq_store_remove(w->gptq.store, &err) != NIB_OK)
         nib__ledger_add_note(&w->ledger, "method", "gptq: its codes are still on the disk: %s",
                              err.text);

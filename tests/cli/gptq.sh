@@ -9,6 +9,16 @@ cp -r "$MODEL" m
 check 'without a kill' nibble quantize m want "${options[@]}" --quiet
 equal 'the codes are removed with the last byte written' 'm other.txt text.txt want' "$(ls | tr '\n' ' ' | sed 's/ $//')"
 
+# told TEXT: the report of the command holds this text, where line breaks count as spaces
+told() { tr -s ' \n' ' ' <out | grep -- "$1" >"$seen.found"; }
+
+# the cost is predicted before, and both times are in the report
+nibble quantize m r "${options[@]}" >out 2>err
+check 'the prediction' grep -q '^gptq: [0-9.e+]* multiply-adds, about [0-9]* s at 60 % of this machine.s [0-9.e+]* per second$' err
+check 'both times' told 'note: gptq: [0-9.e+]* multiply-adds, predicted to take [0-9.]* s, took [0-9.]* s'
+check 'the bytes do not depend on the time' diff -r want r
+rm -rf r
+
 # killed FILE: starts the command, and kills it when FILE exists; its output is the folder q
 killed() {
     "$NIBBLE" quantize m q "${options[@]}" --quiet >"$seen.out" 2>"$seen.err" &
@@ -18,9 +28,6 @@ killed() {
     wait $job 2>"$seen.err"
     [ -e "$1" ]
 }
-
-# told TEXT: the report of the command holds this text, where line breaks count as spaces
-told() { tr -s ' \n' ' ' <out | grep -- "$1" >"$seen.found"; }
 
 # continues WHAT: the command ends with the wanted bytes, and leaves nothing else
 continues() {

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a run of the method gptq costs, in multiply-adds, and how long that takes here.
+ */
+#include "gptq_run.h"
+
+enum {
+    SEARCH = 100, /* operations to search the scale of a group, for each of its weights */
+    F64 = 4,      /* a multiply-add in f64 without fma, in those of f32 */
+};
+
+static const double share_of_rate = 0.6; /* of the machine's rate, that all this reaches */
+
+void nib__gptq_cost_of(nib_gptq_cost *out, const nib_gptq_run *g, size_t begin, size_t end)
+{
+    size_t owner = SIZE_MAX;
+    *out = (nib_gptq_cost){0};
+    for (size_t i = begin; i < end; i++) {
+        const nib_site *at = &g->model->net.sites[i];
+        const double n = (double)at->n, k = (double)at->k,
+                     share = nib__layer_share(g->runner.plan->layers[i].layer);
+        out->pass += share * n * k;
+        if (!nib__gptq_is_coded(g, i))
+            continue;
+        out->codes += n * k * (k + SEARCH); /* k / 2 for rounding's error, and for the codes */
+        if (nib__gptq_owner(g, i) == owner)
+            continue;
+        owner = nib__gptq_owner(g, i);
+        out->moments += share * k * k / 2;
+        out->codes += F64 * k * k * k / 6;
+    }
+}
+
+double nib__gptq_layer_cost(const nib_gptq_run *g, const nib_gptq_cost *c, bool is_stored)
+{
+    const double tokens = (double)g->coded.count, checked = (double)g->stored.count;
+    return (tokens + 2 * checked) * c->pass +
+           (is_stored ? 0 : tokens * (c->pass + c->moments) + c->codes);
+}
+
+double nib__gptq_head_cost(const nib_gptq_run *g, const nib_gptq_cost *c, bool is_stored)
+{
+    return 3 * (double)g->stored.count * c->pass +
+           (is_stored ? 0 : (double)g->coded.count * c->moments + c->codes);
+}
+
+nib_status nib__gptq_predict(nib_gptq_run *g, nib_err *err)
+{
+    nib_engine *engine = g->model->engine;
+    const nib_callbacks *call = &engine->callbacks;
+    NIB_TRY(nib__engine_measure(engine, err));
+    const double rate = engine->here.rate[NIB_UNIT_F32] / 2;
+    nib_text line;
+    g->job->multiply_adds = g->total;
+    g->job->predicted_s = rate > 0 ? g->total / (rate * share_of_rate) : 0;
+    if (call->log == NULL)
+        return NIB_OK;
+    nib__text_init(&line, &engine->allocator);
+    nib__text_format(&line,
+                     "gptq: %.3g multiply-adds, about %.0f s at %.0f %% of this machine's %.3g per "
+                     "second",
+                     g->total, g->job->predicted_s, 100 * share_of_rate, rate);
+    if (!line.failed)
+        call->log(call->ctx, line.at);
+    nib__text_free(&line);
+    return NIB_OK;
+}
+
+nib_status nib__gptq_count(nib_gptq_run *g, double multiply_adds, nib_err *err)
+{
+    enum { UNIT = 1 << 20 };
+    g->done += multiply_adds;
+    return nib__engine_progress(g->model->engine, "gptq",
+                                (uint64_t)((g->done < g->total ? g->done : g->total) / UNIT),
+                                (uint64_t)(g->total / UNIT) + 1)
+               ? NIB_OK
+               : nib__fail(err, NIB_CANCELLED,
+                           "the method gptq was cancelled; the same command continues after the "
+                           "layers that it finished");
+}
