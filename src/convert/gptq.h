@@ -22,8 +22,8 @@ typedef struct nib_gptq {
     nib_arena *arena;
     nib_gptq_store *store; /* result: holds the codes; to remove when OUT is complete, or close */
     bool keeps_rounding;   /* result: the model is worse with the codes than with rounding's */
-    /* result, for people, not about OUT: multiply-adds, and seconds that they were predicted to take
-     * and took */
+    /* result, for people, not about OUT: multiply-adds, and the seconds that they were predicted to
+     * take, and took */
     double multiply_adds, predicted_s, seconds;
     nib_text resumed; /* result: a note for people, on how a killed run was continued; empty:
                               it was not. It is not about OUT, whose bytes are the same. */

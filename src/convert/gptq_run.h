@@ -59,7 +59,8 @@ nib_status nib__gptq_quantizer(nib_quantizer *out, const nib_gptq_run *run, size
 
 /* The cost of the sites [begin, end), without attention. */
 void nib__gptq_cost_of(nib_gptq_cost *out, const nib_gptq_run *run, size_t begin, size_t end);
-/* Multiply-adds of a decoder layer, and of what follows those; is_stored: the part has its codes. */
+/* Multiply-adds of a decoder layer, and of what follows the layers; is_stored: the part has its
+ * codes. */
 double nib__gptq_layer_cost(const nib_gptq_run *run, const nib_gptq_cost *cost, bool is_stored);
 double nib__gptq_head_cost(const nib_gptq_run *run, const nib_gptq_cost *cost, bool is_stored);
 /* Predicts the time of run->total from the rate of this machine, into run->job, and tells it. */
