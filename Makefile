@@ -82,7 +82,7 @@ OWN_CPPFLAGS += -DNIB_WITH_CUDA
 endif
 
 # Kernels for other processors are not compiled; their rows stay in the table, marked as not built.
-X86_ISA  := avx2 avx512 avx512vnni avx512bf16
+X86_ISA  := avx2 avx512 avx512vnni avx512bf16 shani
 ARM_ISA  := neon dotprod i8mm
 MACHINE  := $(firstword $(subst -, ,$(TARGET)))
 FOREIGN  := $(if $(filter x86_64,$(MACHINE)),,$(X86_ISA)) $(if $(filter aarch64 arm64,$(MACHINE)),,$(ARM_ISA))
@@ -124,6 +124,9 @@ $(BUILD)/src/base/float_formats.o $(BUILD)/src/checkpoint/weight_check.o $(BUILD
 $(BUILD)/src/base/hash__avx512.o: ISA = -mavx512f
 $(BUILD)/src/base/hash__avx512.o: STRICT =
 $(BUILD)/src/base/hash__avx512.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
+$(BUILD)/src/base/sha256.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
+$(BUILD)/src/base/sha256__shani.o: ISA = -msha -msse4.1
+$(BUILD)/src/base/sha256__shani.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
 # Its accumulators must stay in registers; otherwise it measures the L1 cache.
 $(BUILD)/src/device/measure.o: OPT = -O3 -g
 

@@ -13,6 +13,7 @@
 #include "packed.h"
 #include "quantize.h"
 #include "quantizer.h"
+#include "receipt_options.h"
 #include "renames.h"
 
 #include <stdio.h>
@@ -30,6 +31,7 @@ typedef struct work {
     nib_plan *plan;     /* for the machine that will run the result; NULL: not named */
     nib_ledger ledger;
     nib_gptq gptq; /* its codes, while the output is written */
+    nib_asked asked; /* for the receipt */
 } work;
 
 static bool is_static(const nib_choice *choice)
@@ -280,6 +282,15 @@ static void finish_gptq(work *w)
     w->gptq.store = NULL;
 }
 
+/* Hashes the files that the options name, before they are read. */
+static nib_status hash_inputs(work *w, nib_err *err)
+{
+    const nib_quantize_options *o = w->options;
+    NIB_TRY(nib__asked_file(&w->asked.text, o->calibrate, err));
+    NIB_TRY(nib__asked_file(&w->asked.imatrix, o->imatrix, err));
+    return nib__asked_tokenizer(&w->asked.tokenizer, w->model->tokenizer_path, &w->arena, err);
+}
+
 static nib_status calibrate(work *w, nib_err *err)
 {
     const char *text = w->options->calibrate, *imatrix = w->options->imatrix;
@@ -306,6 +317,8 @@ static nib_status calibrate(work *w, nib_err *err)
             err, NIB_USAGE,
             "the recipe has static activation scales; give a text to calibrate them with "
             "--calibrate TEXT");
+    if (!w->options->dry_run)
+        NIB_TRY(hash_inputs(w, err));
     if (imatrix)
         NIB_TRY(use_imatrix(w, err));
     if (!text)
@@ -415,6 +428,8 @@ static nib_status complete_job(work *w, nib_quantize_job *job, nib_err *err)
     job->layers = w->layers;
     job->count = w->model->net.site_count;
     job->out = w->out;
+    job->receipt = nib__asked_json;
+    job->receipt_ctx = &w->asked;
     job->pool = engine->pool;
     job->isa = engine->isa;
     job->callbacks = &engine->callbacks;
@@ -590,6 +605,23 @@ static void note_biases(nib_ledger *ledger, const void *ctx)
     nib__report_biases(ledger, ctx, bias_reason);
 }
 
+/* What the receipt says was asked. */
+static void note_asked(work *w, const char *format, struct nib_quant_device *device)
+{
+    const nib_quantize_options *o = w->options;
+    const nib_request *r = o->request;
+    w->asked = (nib_asked){.recipe = nib__recipe_source(w->recipe),
+                           .method = o->method,
+                           .format = format,
+                           .bias = r->bias,
+                           .dtype = r->dtype,
+                           .skip = r->skip,
+                           .only = r->only,
+                           .allow = r->allow,
+                           .context = r->context,
+                           .codes_by = device};
+}
+
 static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err *err)
 {
     const nib_quantize_options *o = w->options;
@@ -614,8 +646,13 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     /* strict also forbids replacing the default format */
     const bool keep_default =
         o->format == NULL && o->request->strict && !nib__strings_hold(&o->request->allow, "format");
+    const char *format = keep_default ? "torchao" : o->format;
+    note_asked(w, format, device);
+    NIB_TRY(calibrate(w, err));
+    for (int m = 0; m < NIB_PTQ_COUNT; m++)
+        w->asked.layers[m] = count_method(w, (nib_ptq_method)m);
     nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
-                            .format = keep_default ? "torchao" : o->format,
+                            .format = format,
                             .strict = o->request->strict,
                             .allow = &o->request->allow,
                             .decided = note_biases,
@@ -741,6 +778,12 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
                             .force = o->force,
                             .dry_run = o->dry_run};
     NIB_TRY(nib__bias_parse(&job.bias, o->bias, err));
+    w->asked = (nib_asked){.convert = true,
+                           .format = o->format,
+                           .bias = o->bias,
+                           .dtype = o->dtype,
+                           .allow = o->allow};
+    NIB_TRY(nib__asked_tokenizer(&w->asked.tokenizer, w->model->tokenizer_path, &w->arena, err));
     add_notes(w);
     NIB_TRY(complete_job(w, &job, err));
     NIB_TRY(nib__quantize(&w->ledger, &report, &job, err));

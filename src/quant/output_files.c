@@ -32,6 +32,8 @@ static const char *const copied[] = {
     "USE_POLICY.md",
 };
 
+const char *nib__side_file_name(size_t i) { return i < COUNT(copied) ? copied[i] : NULL; }
+
 static nib_status add_file(nib_side_files *out, const char *name, const void *bytes, size_t size,
                            nib_err *err)
 {
@@ -292,7 +294,8 @@ static const char *read_name(char out[NIB_FUSED_NAME], const nib_quantize_job *j
 
 nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
                                const nib_ledger *ledger, const char *format, nib_hash source,
-                               const nib_writer *writer, const nib_side_files *files, nib_err *err)
+                               const nib_writer *writer, const nib_side_files *files,
+                               const nib_receipt *receipt, nib_err *err)
 {
     nib_text text;
     nib_jsonw w;
@@ -326,6 +329,10 @@ nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
                  nib__writer_hash(writer, i));
     }
     nib__jsonw_object_end(&w);
+    if (job->receipt != NULL) {
+        nib__jsonw_key(&w, "receipt");
+        nib__receipt_json(receipt, job, &w);
+    }
     nib__jsonw_object_end(&w);
     nib__text_str(&text, "\n");
     const nib_status status = text.failed || ledger->failed

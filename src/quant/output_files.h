@@ -6,7 +6,7 @@
 #ifndef NIB_OUTPUT_FILES_H
 #define NIB_OUTPUT_FILES_H
 
-#include "output_layout.h"
+#include "receipt.h"
 
 /* A file listed in the manifest. */
 typedef struct nib_side_file {
@@ -29,10 +29,15 @@ nib_status nib__side_files_report(nib_output_layout *r);
 nib_status nib__side_files_write(nib_side_files *out, const nib_output_layout *r,
                                  const char *directory);
 
-/* The manifest: tool, source, recipe, format, ledger, a hash per tensor and file. */
+/* Names of the files that are copied, in order; NULL: there are no more. */
+const char *nib__side_file_name(size_t i);
+
+/* The manifest: tool, source, recipe, format, ledger, a hash per tensor and file, and the receipt
+ * if the job has one. */
 nib_status nib__manifest_write(const char *path, const nib_quantize_job *job,
                                const nib_ledger *ledger, const char *format, nib_hash source,
-                               const nib_writer *writer, const nib_side_files *files, nib_err *err);
+                               const nib_writer *writer, const nib_side_files *files,
+                               const nib_receipt *receipt, nib_err *err);
 
 /* quantization_config.c: writes quantization_config as the dialect's own readers expect it; nothing
  * for a dialect without one, or if no layer is quantized. stored: [job->count], quantized layers as

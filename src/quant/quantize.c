@@ -98,8 +98,8 @@ static void note_method(nib_ledger *ledger)
 }
 
 /* Streams every rewrite. *source: hash over the stored tensors in order, each as name, NUL, hash in
- * hex. */
-static nib_status stream_all(nib_output_layout *r, nib_hash *source)
+ * hex. digests: of the stored tensors. */
+static nib_status stream_all(nib_output_layout *r, nib_hash *source, nib_digest *digests)
 {
     nib_stream stream = {.job = r->job, .writer = r->writer, .ledger = r->ledger};
     const size_t stored = nib__checkpoint_count(r->job->checkpoint);
@@ -109,13 +109,17 @@ static nib_status stream_all(nib_output_layout *r, nib_hash *source)
         stream.total += nib__stream_cost(&r->rewrites[i]);
     for (size_t i = 0; i < r->count && status == NIB_OK; i++) {
         const nib_tensor *from = r->rewrites[i].from;
-        nib_hash hash = {0, 0};
+        nib_source_hash hash;
         char text[33];
         status = nib__stream_run(&stream, &r->rewrites[i], &hash, r->err);
         if (status != NIB_OK || i >= stored)
             continue; /* separated tensors come last; their source was counted where it is stored */
         nib__hasher_add(hasher, from->name, strlen(from->name) + 1);
-        nib__hasher_add(hasher, nib__hash_text(text, hash), 32);
+        nib__hasher_add(hasher, nib__hash_text(text, hash.quick), 32);
+        const nib_tensor *stored_tensor = nib__checkpoint_at(r->job->checkpoint, i);
+        digests[i] = from->data == stored_tensor->data /* else a norm that is shifted in memory */
+                         ? hash.digest
+                         : nib__digest_tensor(r->job->checkpoint, stored_tensor);
     }
     if (hasher != NULL)
         *source = nib__hasher_finish(hasher);
@@ -143,17 +147,40 @@ static nib_status begin_part(nib_output_layout *r, const char *part)
     return status;
 }
 
+/* Hashes the files that the output is made from, and those that it consists of. */
+static nib_status complete_receipt(nib_receipt *receipt, nib_output_layout *r, const char *part)
+{
+    const nib_quantize_job *job = r->job;
+    const nib_allocator *a = job->allocator;
+    if (job->receipt == NULL)
+        return NIB_OK;
+    NIB_TRY(nib__digest_source_files(&receipt->files, job->checkpoint, &r->arena, a, r->err));
+    return nib__digest_outputs(&receipt->outputs, part, nib__path_name(job->out), &r->arena, a,
+                               r->err);
+}
+
 static nib_status write_part(nib_output_layout *r, const char *part, const char *manifest)
 {
     const nib_quantize_job *job = r->job;
     const char *format = nib__dialect_name(r->dialect);
+    const size_t stored = nib__checkpoint_count(job->checkpoint);
     nib_hash source;
     nib_side_files files = {.count = 0};
-    NIB_TRY(stream_all(r, &source));
+    nib_digest *digests = nib__arena_take(&r->arena, stored, sizeof *digests);
+    nib_receipt receipt = {.tensors = digests};
+    if (digests == NULL)
+        return nib__fail_memory(r->err, stored * sizeof *digests, "the receipt");
+    NIB_TRY(stream_all(r, &source, digests));
     nib__output_layout_share_kept(r);
     if (r->directory)
         NIB_TRY(nib__side_files_write(&files, r, part));
-    return nib__manifest_write(manifest, job, r->ledger, format, source, r->writer, &files, r->err);
+    nib_status status = complete_receipt(&receipt, r, part);
+    if (status == NIB_OK)
+        status = nib__manifest_write(manifest, job, r->ledger, format, source, r->writer, &files,
+                                     &receipt, r->err);
+    nib__digests_free(&receipt.files, job->allocator);
+    nib__digests_free(&receipt.outputs, job->allocator);
+    return status;
 }
 
 /* Writes beside the final path, then renames. A single file and its manifest are two names: the old

@@ -39,7 +39,7 @@ typedef struct nib_quantize_layer {
 /* True if the weight becomes codes: neither kept nor only cast. */
 bool nib__layer_is_quantized(const nib_quantize_layer *layer);
 
-enum { NIB_EXTRAS = 2 };
+enum { NIB_EXTRAS = 2, NIB_RECEIPT_VERSION = 1 };
 
 typedef struct nib_quantize_job {
     const nib_checkpoint *checkpoint;
@@ -79,6 +79,10 @@ typedef struct nib_quantize_job {
     /* Adds more files to the output directory before it is renamed; NULL: none. */
     nib_status (*complete)(void *ctx, const char *directory, nib_err *err);
     void *complete_ctx;
+    /* Writes the members of the receipt that say what was asked; NULL: the manifest has no
+     * receipt */
+    void (*receipt)(const void *ctx, nib_jsonw *w);
+    const void *receipt_ctx;
     bool force, dry_run;
     struct nib_quant_device *device; /* device that computes codes; NULL: this CPU */
     nib_pool *pool;

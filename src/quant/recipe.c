@@ -577,7 +577,10 @@ static nib_status read_file(nib_recipe *r, const char *path, nib_err *err)
     char *text;
     size_t size;
     NIB_TRY(nib__file_read(&text, &size, path, FILE_MAX, &r->allocator, err));
-    const nib_status status = nib__recipe_read_json(r, path, text, size, err);
+    nib_status status = nib__recipe_read_json(r, path, text, size, err);
+    r->source = nib__arena_copy(&r->arena, text, size);
+    if (status == NIB_OK && r->source == NULL)
+        status = nib__fail_memory(err, size, "a recipe");
     nib__release(&r->allocator, text);
     return status;
 }
@@ -586,6 +589,9 @@ static nib_status read_recipe(nib_recipe *r, const char *text, nib_err *err)
 {
     const char *first = text + strspn(text, " \t\r\n");
     const size_t size = strlen(text);
+    r->source = nib__arena_copy(&r->arena, text, size);
+    if (r->source == NULL)
+        return nib__fail_memory(err, size, "a recipe");
     if (*first == '{' || *first == '[')
         return nib__recipe_read_json(r, "recipe", text, size, err);
     if (strchr(text, '/') != NULL || (size > 5 && strcmp(text + size - 5, ".json") == 0))
@@ -653,6 +659,7 @@ void nib__recipe_free(nib_recipe *recipe)
 }
 
 const char *nib__recipe_text(const nib_recipe *recipe) { return recipe->text; }
+const char *nib__recipe_source(const nib_recipe *recipe) { return recipe->source; }
 const char *nib__recipe_dtype(const nib_recipe *recipe) { return recipe->dtype; }
 const char *nib__recipe_device(const nib_recipe *recipe) { return recipe->device; }
 const nib_ledger *nib__recipe_ledger(const nib_recipe *recipe) { return &recipe->ledger; }

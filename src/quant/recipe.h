@@ -74,6 +74,8 @@ bool nib__layer_matches(const nib_pattern *pattern, const char *layer, nib_err *
 
 /* The recipe as given: its name or its file's path; "as stored" without a recipe. */
 const char *nib__recipe_text(const nib_recipe *recipe);
+/* The recipe itself, which nib__recipe_load accepts again: its name, or the JSON of its file. */
+const char *nib__recipe_source(const nib_recipe *recipe);
 /* Other settings of torchchat's JSON: "f32", "f16" or "bf16", and a device as written; NULL: not
  * given. */
 const char *nib__recipe_dtype(const nib_recipe *recipe);

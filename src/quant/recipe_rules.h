@@ -64,9 +64,9 @@ typedef struct nib_only {
 struct nib_recipe {
     nib_allocator allocator;
     nib_arena arena;
-    const char *text, *dtype, *device;
-    bool untie;            /* the file asks for an untied output */
-    nib_ptq_method method; /* of rules without one, if has_method */
+    const char *text, *source, *dtype, *device; /* source: as nib__recipe_source */
+    bool untie;                                 /* the file asks for an untied output */
+    nib_ptq_method method;                      /* of rules without one, if has_method */
     bool has_method;
     nib_pattern_budget budget;
     nib_rule *rules;

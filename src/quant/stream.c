@@ -18,12 +18,36 @@ enum {
     COPY_GRAIN = 1 << 16, /* elements per task */
 };
 
+/* The hashes of the source bytes added so far. */
+typedef struct hashing {
+    nib_hasher *quick;
+    nib_sha256 digest;
+} hashing;
+
+static nib_status begin_hashing(hashing *h, nib_err *err)
+{
+    h->quick = nib__hasher_open();
+    nib__sha256_init(&h->digest);
+    return h->quick != NULL ? NIB_OK : nib__fail_memory(err, 1024, "a hash");
+}
+
+static void add_hashed(hashing *h, const uint8_t *bytes, size_t size)
+{
+    nib__hasher_add(h->quick, bytes, size);
+    nib__sha256_add(&h->digest, bytes, size);
+}
+
+static nib_source_hash finish_hashing(hashing *h)
+{
+    return (nib_source_hash){nib__hasher_finish(h->quick), nib__sha256_finish(&h->digest)};
+}
+
 /* A finished block, which one worker hashes and writes while the others continue. */
 typedef struct put {
     const nib_checkpoint *checkpoint;
     nib_writer *writer;
-    nib_hasher *hasher; /* of the source */
-    size_t place;       /* in the writer */
+    hashing *source_hash;
+    size_t place; /* in the writer */
     const uint8_t *bytes, *source;
     size_t size, source_size; /* size 0: nothing to write */
     nib_status status;
@@ -34,7 +58,7 @@ static void write_put(put *p)
 {
     if (p->size == 0)
         return;
-    nib__hasher_add(p->hasher, p->source, p->source_size);
+    add_hashed(p->source_hash, p->source, p->source_size);
     p->status = nib__writer_put(p->writer, p->place, p->bytes, p->size, &p->err);
     nib__checkpoint_release(p->checkpoint, p->source, p->source_size);
     p->size = 0;
@@ -394,7 +418,7 @@ static nib_status copy_blocks(nib_stream *s, const nib_rewrite *r, cast *to, cop
         write_put(&c->put); /* unless a worker has written it */
         NIB_TRY(check_put(&c->put, err));
         if (r->cast != NIB_TYPE_NONE) {
-            nib__hasher_add(c->put.hasher, from->data + at, some);
+            add_hashed(c->put.source_hash, from->data + at, some);
             NIB_TRY(put_cast(s, r, to, at, some, err));
         }
         /* again: other workers may have read pages after the writing worker released them */
@@ -406,22 +430,24 @@ static nib_status copy_blocks(nib_stream *s, const nib_rewrite *r, cast *to, cop
     return NIB_OK;
 }
 
-static nib_status run_copy(nib_stream *s, const nib_rewrite *r, nib_hash *hash, nib_err *err)
+static nib_status run_copy(nib_stream *s, const nib_rewrite *r, nib_source_hash *hash, nib_err *err)
 {
     nib_arena arena;
+    hashing source;
     cast to = {0};
-    copy c = {.put = {.checkpoint = s->job->checkpoint, .writer = s->writer, .place = r->copy}};
+    copy c = {.put = {.checkpoint = s->job->checkpoint,
+                      .writer = s->writer,
+                      .source_hash = &source,
+                      .place = r->copy}};
+    NIB_TRY(begin_hashing(&source, err));
     nib__arena_init(&arena, s->job->allocator, 0);
-    c.put.hasher = nib__hasher_open();
     c.bad = nib__arena_take(&arena, (uint64_t)nib__pool_threads(s->job->pool), sizeof *c.bad);
     nib_status status = NIB_OK;
-    if (c.put.hasher == NULL || c.bad == NULL ||
-        (r->cast != NIB_TYPE_NONE && !allocate_cast(&to, &arena)))
+    if (c.bad == NULL || (r->cast != NIB_TYPE_NONE && !allocate_cast(&to, &arena)))
         status = nib__fail_memory(err, BLOCK, r->from->name);
     if (status == NIB_OK)
         status = copy_blocks(s, r, &to, &c, err);
-    if (c.put.hasher != NULL)
-        *hash = nib__hasher_finish(c.put.hasher);
+    *hash = finish_hashing(&source);
     nib__arena_free(&arena);
     return status;
 }
@@ -732,23 +758,47 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
 
 /* Hashes a tensor that is not read in blocks. Releases its pages even if a weight is read from it
  * next, because an embedding can exceed the memory that a conversion may hold. */
-static nib_status run_hash(const nib_stream *s, const nib_rewrite *r, nib_hash *hash, nib_err *err)
+static nib_status run_hash(const nib_stream *s, const nib_rewrite *r, nib_source_hash *hash,
+                           nib_err *err)
 {
     const nib_tensor *from = r->from;
-    nib_hasher *hasher = nib__hasher_open();
-    if (hasher == NULL)
-        return nib__fail_memory(err, 1024, "a hash");
+    hashing source;
+    NIB_TRY(begin_hashing(&source, err));
     const uint64_t span = nib__tensor_span(from);
     for (uint64_t at = 0; at < span; at += BLOCK) {
         const uint64_t left = span - at, some = left < BLOCK ? left : BLOCK;
-        nib__hasher_add(hasher, from->data + at, (size_t)some);
+        add_hashed(&source, from->data + at, (size_t)some);
         nib__checkpoint_release(s->job->checkpoint, from->data + at, some);
     }
-    *hash = nib__hasher_finish(hasher);
+    *hash = finish_hashing(&source);
     return NIB_OK;
 }
 
-nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_hash *hash, nib_err *err)
+/* Quantizes and hashes a tensor. Rows of a view with gaps are hashed with what is between them. */
+static nib_status quantize_hashed(nib_stream *s, const nib_rewrite *rewrite, nib_source_hash *hash,
+                                  nib_err *err)
+{
+    nib_rewrite r = *rewrite; /* a copy: the quantizer gets the tensor's range */
+    hashing source;
+    block b = {.rewrite = &r,
+               .row_bytes = r.quantizer.k * (nib__type_bits(r.from->type) / 8),
+               .previous = {.checkpoint = s->job->checkpoint,
+                            .writer = s->writer,
+                            .source_hash = &source,
+                            .place = r.codes}};
+    nib_arena arena;
+    NIB_TRY(begin_hashing(&source, err));
+    nib__arena_init(&arena, s->job->allocator, 0);
+    const nib_status status = run_quantize(s, &r, &b, &arena, err);
+    *hash = finish_hashing(&source);
+    nib__arena_free(&arena);
+    if (status == NIB_OK && nib__tensor_span(r.from) != r.from->bytes)
+        return run_hash(s, &r, hash, err);
+    return status;
+}
+
+nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_source_hash *hash,
+                           nib_err *err)
 {
     if (rewrite->kind == NIB_REWRITE_COPY)
         return run_copy(s, rewrite, hash, err);
@@ -760,20 +810,7 @@ nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_hash *
         return nib__recode_run(s, rewrite, err);
     if (rewrite->kind == NIB_REWRITE_BIAS)
         return nib__bias_run(s, rewrite, err);
-    nib_rewrite r = *rewrite; /* a copy: the quantizer gets the tensor's range */
-    block b = {
-        .rewrite = &r,
-        .row_bytes = r.quantizer.k * (nib__type_bits(r.from->type) / 8),
-        .previous = {.checkpoint = s->job->checkpoint, .writer = s->writer, .place = r.codes}};
-    nib_arena arena;
-    b.previous.hasher = nib__hasher_open();
-    if (b.previous.hasher == NULL)
-        return nib__fail_memory(err, 1024, "a hash");
-    nib__arena_init(&arena, s->job->allocator, 0);
-    const nib_status status = run_quantize(s, &r, &b, &arena, err);
-    *hash = nib__hasher_finish(b.previous.hasher);
-    nib__arena_free(&arena);
-    return status;
+    return quantize_hashed(s, rewrite, hash, err);
 }
 
 uint64_t nib__stream_cost(const nib_rewrite *r)

@@ -10,6 +10,7 @@
 #include "quant_device.h"
 #include "quantize.h"
 #include "quantizer.h"
+#include "sha256.h"
 #include "writer.h"
 
 typedef enum nib_rewrite_kind {
@@ -40,6 +41,12 @@ typedef struct nib_rewrite {
     size_t bias; /* QUANTIZE: an int32 bias */
 } nib_rewrite;
 
+/* Of the bytes that a source tensor spans in its file. */
+typedef struct nib_source_hash {
+    nib_hash quick;
+    nib_digest digest;
+} nib_source_hash;
+
 typedef struct nib_stream {
     const nib_quantize_job *job;
     nib_writer *writer;
@@ -69,8 +76,8 @@ nib_status nib__bias_run(nib_stream *stream, const nib_rewrite *rewrite, nib_err
 nib_status nib__bias_run_with(nib_stream *stream, const nib_rewrite *rewrite, const void *scales,
                               nib_err *err);
 
-/* Runs one rewrite. *hash: of the source bytes. */
-nib_status nib__stream_run(nib_stream *stream, const nib_rewrite *rewrite, nib_hash *hash,
+/* Runs one rewrite. *hash: of rewrite->from. */
+nib_status nib__stream_run(nib_stream *stream, const nib_rewrite *rewrite, nib_source_hash *hash,
                            nib_err *err);
 /* QUANTIZE: rows per block, and the type of rows sent to a device: the stored type, or f32 if the
  * host reads them row by row. */

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The options in a receipt.
+ */
+#include "receipt_options.h"
+
+#include "quant_device.h"
+#include "receipt.h"
+
+nib_status nib__asked_file(nib_asked_file *out, const char *path, nib_err *err)
+{
+    *out = (nib_asked_file){.path = path};
+    return path == NULL ? NIB_OK : nib__digest_file(&out->digest, &out->size, path, err);
+}
+
+nib_status nib__asked_tokenizer(nib_asked_file *out, const char *path, nib_arena *arena,
+                                nib_err *err)
+{
+    const char *file;
+    *out = (nib_asked_file){.path = path};
+    if (path == NULL)
+        return NIB_OK;
+    NIB_TRY(nib__tokenizer_file(&file, path, arena, err));
+    return nib__digest_file(&out->digest, &out->size, file, err);
+}
+
+static void put_file(nib_jsonw *w, const char *key, const nib_asked_file *file)
+{
+    char text[NIB_DIGEST_TEXT];
+    nib__jsonw_key(w, key);
+    if (file->path == NULL) {
+        nib__jsonw_null(w);
+        return;
+    }
+    nib__jsonw_object(w);
+    nib__jsonw_pair_string(w, "path", file->path);
+    nib__jsonw_pair_int(w, "bytes", (int64_t)file->size);
+    nib__jsonw_pair_string(w, "sha256", nib__digest_text(text, &file->digest));
+    nib__jsonw_object_end(w);
+}
+
+static void put_strings(nib_jsonw *w, const char *key, const nib_strings *strings)
+{
+    nib__jsonw_key(w, key);
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < strings->count; i++)
+        nib__jsonw_string(w, strings->items[i]);
+    nib__jsonw_array_end(w);
+}
+
+static void put_quantize_options(nib_jsonw *w, const nib_asked *asked)
+{
+    nib__jsonw_pair_string(w, "recipe", asked->recipe);
+    put_strings(w, "skip", &asked->skip);
+    put_strings(w, "only", &asked->only);
+    nib__jsonw_pair_string(w, "method", asked->method);
+    nib__jsonw_pair_int(w, "context", asked->context);
+}
+
+static void put_methods(nib_jsonw *w, const nib_asked *asked)
+{
+    nib__jsonw_key(w, "layers");
+    nib__jsonw_object(w);
+    for (int i = 0; i < NIB_PTQ_COUNT; i++)
+        if (asked->layers[i] != 0)
+            nib__jsonw_pair_int(w, nib__ptq_names[i], (int64_t)asked->layers[i]);
+    nib__jsonw_object_end(w);
+}
+
+void nib__asked_json(const void *ctx, nib_jsonw *w)
+{
+    const nib_asked *asked = ctx;
+    const struct nib_quant_device *by = asked->codes_by;
+    nib__jsonw_pair_string(w, "command", asked->convert ? "convert" : "quantize");
+    nib__jsonw_key(w, "options");
+    nib__jsonw_object(w);
+    if (!asked->convert)
+        put_quantize_options(w, asked);
+    nib__jsonw_pair_string(w, "format", asked->format);
+    nib__jsonw_pair_string(w, "bias", asked->bias);
+    nib__jsonw_pair_string(w, "dtype", asked->dtype);
+    put_strings(w, "allow", &asked->allow);
+    nib__jsonw_object_end(w);
+    put_methods(w, asked);
+    put_file(w, "calibrate", &asked->text);
+    put_file(w, "imatrix", &asked->imatrix);
+    put_file(w, "tokenizer", &asked->tokenizer);
+    nib__jsonw_key(w, "seed"); /* no method draws random numbers */
+    nib__jsonw_null(w);
+    nib__jsonw_pair_string(w, "device",
+                           by != NULL && by->done.weights != 0 ? by->machine->name : NULL);
+}
