@@ -59,6 +59,23 @@ NIB_CHECKED nib_status nib_info_write(nib_model *model, nib_form form, const nib
 NIB_CHECKED nib_status nib_verify(nib_model *model, nib_model *against, nib_form form,
                                   const nib_sink *sink, nib_err *err);
 
+typedef struct nib_verify_from_options {
+    size_t size;
+    const char *source;    /* required: what the model was made from, as nib_model_open takes it */
+    const char *calibrate; /* where the calibration text, */
+    const char *imatrix;   /* the importance matrix */
+    const char *tokenizer; /* and the tokenizer are now; NULL: where the receipt says */
+    uint64_t reserved[4];
+} nib_verify_from_options;
+
+/* Checks a checkpoint against the receipt in its manifest (docs/quantization.md): compares the
+ * source with the hashes in the receipt, makes the output again beside the checkpoint, which takes
+ * its size on the disk, compares every file and names the tensors that differ, and removes it.
+ * NIB_CHECK_FAILED: something differs, and the report, which is written in either case, says what;
+ * NIB_BAD_INPUT: there is no receipt, or one of another form. */
+NIB_CHECKED nib_status nib_verify_from(nib_model *model, const nib_verify_from_options *options,
+                                       nib_form form, const nib_sink *sink, nib_err *err);
+
 /* ---- quantize -------------------------------------------------------------------------------- */
 
 typedef struct nib_quantize_options {

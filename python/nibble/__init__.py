@@ -15,8 +15,8 @@ from ._errors import (BadInput, Cancelled, CheckFailed, Error, Exists, Failed, I
 from ._generate import Generation, Piece, Stats, TokenLogprob
 from ._model import Model, ModelFacts
 from ._plan import (Plan, PlanAdvice, PlanCandidate, PlanLayer, PlanSetting, PlanUse, Reason)
-from ._reports import (Comparison, EvalResult, advise, convert, devices, eval, explain, formats, imatrix,
-                       info, kernels, models, plan, quantize, recipes, verify)
+from ._reports import (Comparison, EvalResult, advise, convert, devices, eval, explain, formats,
+                       imatrix, info, kernels, models, plan, quantize, recipes, verify, verify_from)
 from ._session import HIDDEN, LOGITS, Sampler, Session
 from ._tokenizer import Tokenizer
 
@@ -26,5 +26,5 @@ __all__ = [
     "PlanAdvice", "PlanCandidate", "PlanLayer", "PlanSetting", "PlanUse", "Reason", "Sampler",
     "Session", "Stats", "TokenLogprob", "Tokenizer", "Unsupported", "Usage", "__version__", "advise",
     "convert", "devices", "eval", "explain", "formats", "imatrix", "info", "kernels", "models", "plan",
-    "quantize", "recipes", "verify",
+    "quantize", "recipes", "verify", "verify_from",
 ]

@@ -131,6 +131,26 @@ def verify(path: Path, against: Optional[Path] = None, *, form: str = "json",
         model.pointer, other.pointer if other is not None else None, number, sink, err))
 
 
+def verify_from(path: Path, source: Path, *, calibrate: Optional[Path] = None,
+                imatrix: Optional[Path] = None, tokenizer: Optional[Path] = None,
+                form: str = "json", **options: Unpack[EngineOptions]) -> Any:
+    """Makes a checkpoint again from its source, by its receipt, and compares every byte.
+
+    source: what it was made from. calibrate, imatrix, tokenizer: where these files are now; None:
+    where the receipt says. CheckFailed: something differs; the exception's `report` says what.
+
+    >>> _ = nibble.quantize("models/nibble-tales", "tales-8da4w", "8da4w", force=True)
+    >>> nibble.verify_from("tales-8da4w", "models/nibble-tales")["problems"]
+    0
+    """
+    owner = _Owner(**options)
+    model = owner.open(path, inspect=True)
+    struct = fill(_api.nib_verify_from_options(), source=source, calibrate=calibrate,
+                  imatrix=imatrix, tokenizer=tokenizer)
+    return owner.report(form, lambda number, sink, err: lib.nib_verify_from(
+        model.pointer, byref(struct), number, sink, err))
+
+
 def quantize(path: Path, out: Path, recipe: Path, *, format: Optional[str] = None,
              for_device: Optional[Path] = None, calibrate: Optional[Path] = None,
              method: Optional[str] = None, imatrix: Optional[Path] = None, force: bool = False, dry_run: bool = False,

@@ -4,7 +4,7 @@
  */
 #include "manifest.h"
 
-enum { MANIFEST_MAX = 256 << 20, HASH_MAX = 1 << 22 };
+enum { HASH_MAX = 1 << 22 };
 
 typedef struct hashes {
     nib_manifest_hash *items;
@@ -70,15 +70,13 @@ static bool read_member(nib_json *json, nib_manifest *out, nib_arena *arena, con
     return true;
 }
 
-nib_status nib__manifest_read(nib_manifest *out, const nib_checkpoint *cp, nib_arena *arena,
-                              const nib_allocator *a, nib_err *err)
+nib_status nib__manifest_find(const char **out, const nib_checkpoint *cp, nib_arena *arena,
+                              nib_err *err)
 {
     const char *path = nib__checkpoint_path(cp);
     const size_t size = strlen(path);
-    char *text;
-    size_t length;
-    *out = (nib_manifest){.path = NULL};
     nib_path_kind kind;
+    *out = NULL;
     NIB_TRY(nib__path_look(&kind, path, err));
     if (kind == NIB_PATH_FILE && (size < 5 || strcmp(path + size - 5, ".json") != 0)) {
         char *beside = nib__arena_take(arena, size + sizeof ".nibble.json", 1);
@@ -94,9 +92,22 @@ nib_status nib__manifest_read(nib_manifest *out, const nib_checkpoint *cp, nib_a
         if (path == NULL)
             return nib__fail_memory(err, size, "a path");
     }
-    if (nib__path_kind(path) != NIB_PATH_FILE)
+    if (nib__path_kind(path) == NIB_PATH_FILE)
+        *out = path;
+    return NIB_OK;
+}
+
+nib_status nib__manifest_read(nib_manifest *out, const nib_checkpoint *cp, nib_arena *arena,
+                              const nib_allocator *a, nib_err *err)
+{
+    const char *path;
+    char *text;
+    size_t length;
+    *out = (nib_manifest){.path = NULL};
+    NIB_TRY(nib__manifest_find(&path, cp, arena, err));
+    if (path == NULL)
         return NIB_OK;
-    NIB_TRY(nib__file_read(&text, &length, path, MANIFEST_MAX, a, err));
+    NIB_TRY(nib__file_read(&text, &length, path, NIB_MANIFEST_MAX, a, err));
     nib_json json;
     nib__json_init(&json, path, text, length, NULL);
     bool ok = nib__json_expect(&json, NIB_JSON_OBJECT);

@@ -20,6 +20,12 @@ typedef struct nib_manifest {
     size_t tensor_count, file_count;
 } nib_manifest;
 
+enum { NIB_MANIFEST_MAX = 256 << 20 /* bytes of the file */ };
+
+/* The path of a checkpoint's manifest, DIRECTORY/nibble.json or FILE.nibble.json; NULL: there is
+ * none. */
+nib_status nib__manifest_find(const char **out, const nib_checkpoint *cp, nib_arena *arena,
+                              nib_err *err);
 /* Reads DIRECTORY/nibble.json or FILE.nibble.json; a missing file is not an error. */
 nib_status nib__manifest_read(nib_manifest *out, const nib_checkpoint *cp, nib_arena *arena,
                               const nib_allocator *a, nib_err *err);

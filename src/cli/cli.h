@@ -20,7 +20,7 @@ typedef struct list {
 typedef struct settings {
     list arguments; /* MODEL, OUT, ... */
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
-        *calibrate, *imatrix, *against, *save_logits, *logits_format, *out, *value, *prompt,
+        *calibrate, *imatrix, *against, *from, *save_logits, *logits_format, *out, *value, *prompt,
         *prompt_file, *text, *tokenizer, *isa, *svg, *speed, *for_device, *sweep, *peer,
         *peer_model, *cache_type, *cache_dir, *host, *key_file, *name, *chat_template, *schema,
         *sandbox, *draft, *draft_recipe;

@@ -95,9 +95,11 @@ const command commands[] = {
      0, 1, run_eval},
     {"verify", "MODEL", "check a checkpoint for errors",
      "Checks hashes against the manifest, value ranges, NaN and Inf by tensor and index, and that "
-     "every tensor implied by config.json is present exactly once. Exits 8 if it finds an error.",
+     "every tensor implied by config.json is present exactly once. With --from, makes the "
+     "checkpoint again by its receipt instead. Exits 8 if it finds an error.",
      "nibble verify MODEL\n"
-     "nibble verify QUANTIZED --against MODEL",
+     "nibble verify QUANTIZED --against MODEL\n"
+     "nibble verify QUANTIZED --from MODEL",
      0, 1, run_verify},
     {"bench", "[MODEL]", "measure tokens per second and the share of the machine's limits",
      "Reports medians of prefill and decode speed, or of the steps of a training config, next to "

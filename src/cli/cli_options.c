@@ -147,6 +147,17 @@ const option option_table[] = {
     {"against", 0, KIND_TEXT, AT(against), "MODEL",
      "checkpoint to compare with, tensor by tensor and, if both can run, by their predictions",
      ON_VERIFY},
+    {"from", 0, KIND_TEXT, AT(from), "MODEL",
+     "what the checkpoint was made from: make it again by the receipt in its nibble.json, compare "
+     "every byte, and name what differs; takes its size on the disk meanwhile",
+     ON_VERIFY},
+    {"calibrate", 0, KIND_TEXT, AT(calibrate), "FILE",
+     "with --from: where the calibration text is now (default: where the receipt says)", ON_VERIFY},
+    {"imatrix", 0, KIND_TEXT, AT(imatrix), "FILE",
+     "with --from: where the importance matrix is now (default: where the receipt says)",
+     ON_VERIFY},
+    {"tokenizer", 0, KIND_TEXT, AT(tokenizer), "PATH",
+     "with --from: where the tokenizer is now (default: where the receipt says)", ON_VERIFY},
     {"against", 0, KIND_TEXT, AT(against), "MODEL",
      "float checkpoint timed in alternating rounds with a quantized MODEL (default: the floats "
      "stored in MODEL, if any)",

@@ -24,11 +24,28 @@ int run_info(const settings *s)
     return with_model(s, "`nibble info` needs MODEL", (nib_model_options){.inspect = true}, info);
 }
 
+static int verify_from(nib_model *model, const settings *s)
+{
+    const nib_verify_from_options options = {.size = sizeof options,
+                                             .source = s->from,
+                                             .calibrate = s->calibrate,
+                                             .imatrix = s->imatrix,
+                                             .tokenizer = s->tokenizer};
+    nib_err err;
+    const nib_sink sink = report_sink(s);
+    const int status =
+        finish_report(nib_verify_from(model, &options, form_of(s), &sink, &err), &err);
+    clear_progress();
+    return status;
+}
+
 static int verify(nib_model *model, nib_engine *engine, const settings *s)
 {
     nib_model *against = NULL;
     nib_err err;
     const nib_sink sink = report_sink(s);
+    if (s->from)
+        return verify_from(model, s);
     int status = s->against ? open_model(&against, engine, s, s->against,
                                          (nib_model_options){.inspect = true})
                             : 0;
@@ -40,6 +57,15 @@ static int verify(nib_model *model, nib_engine *engine, const settings *s)
 
 int run_verify(const settings *s)
 {
+    const option_given inputs[] = {{"calibrate", s->calibrate != NULL},
+                                   {"imatrix", s->imatrix != NULL},
+                                   {"tokenizer", s->tokenizer != NULL}};
+    const option_given others[] = {{"against", s->against != NULL},
+                                   {"sandbox", s->sandbox != NULL}};
+    const char *useless = s->from ? first_given(others, sizeof others / sizeof *others)
+                                  : first_given(inputs, sizeof inputs / sizeof *inputs);
+    if (useless)
+        return fail_usage("--%s has no effect with%s --from", useless, s->from ? "" : "out");
     return with_model(s, "`nibble verify` needs MODEL", (nib_model_options){.inspect = true},
                       verify);
 }

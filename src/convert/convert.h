@@ -8,6 +8,7 @@
 
 #include "session_handle.h"
 
+struct nib_digests;
 struct nib_quant_device;
 /* Chooses where the arithmetic of quantizing by a method runs, if a device was asked for: adds a
  * ledger line, or fails if the substitution is not allowed. *out is in the ledger's arena, and NULL
@@ -19,6 +20,19 @@ nib_status nib__quantize_where(struct nib_quant_device **out, nib_ledger *ledger
  * each layer, and adds its summary as a note. *out is NULL if no machine was named. */
 nib_status nib__quantize_for(nib_plan **out, nib_ledger *ledger, nib_model *model,
                              const nib_quantize_options *options, nib_err *err);
+
+/* Sees an output that is then removed: nib_quantize_job.examine. */
+typedef struct nib_examiner {
+    nib_status (*examine)(void *ctx, const char *place, const struct nib_digests *outputs,
+                          nib_err *err);
+    void *ctx;
+} nib_examiner;
+/* nib_quantize and nib_convert into a directory beside options->out, for the examiner. Options and
+ * model are as those calls take them; nothing is reported. */
+nib_status nib__quantize_again(nib_model *model, const nib_quantize_options *options,
+                               const nib_examiner *examiner, nib_err *err);
+nib_status nib__convert_again(nib_model *model, const nib_convert_options *options,
+                              const nib_examiner *examiner, nib_err *err);
 
 /* What calibration finds of the inputs of one linear layer. */
 typedef struct nib_input_stats {

@@ -32,6 +32,7 @@ typedef struct work {
     nib_ledger ledger;
     nib_gptq gptq; /* its codes, while the output is written */
     nib_asked asked; /* for the receipt */
+    const nib_examiner *examiner; /* NULL: the output is published, and reported */
 } work;
 
 static bool is_static(const nib_choice *choice)
@@ -430,6 +431,8 @@ static nib_status complete_job(work *w, nib_quantize_job *job, nib_err *err)
     job->out = w->out;
     job->receipt = nib__asked_json;
     job->receipt_ctx = &w->asked;
+    job->examine = w->examiner != NULL ? w->examiner->examine : NULL;
+    job->examine_ctx = w->examiner != NULL ? w->examiner->ctx : NULL;
     job->pool = engine->pool;
     job->isa = engine->isa;
     job->callbacks = &engine->callbacks;
@@ -547,6 +550,8 @@ static nib_status render(work *w, const nib_quantize_report *report, nib_form fo
                          const nib_sink *sink, nib_err *err)
 {
     nib_text text;
+    if (w->examiner != NULL)
+        return NIB_OK;
     nib__text_init(&text, &w->model->engine->allocator);
     if (form == NIB_FORM_JSON) {
         render_json(w, report, &text);
@@ -575,9 +580,9 @@ static nib_status check_model(const nib_model *model, const char *out, nib_err *
     return model->net.unknown && !model->net.inspected ? NIB_OK : nib__model_runs(model, err);
 }
 
-static void work_open(work *w, nib_model *model)
+static void work_open(work *w, nib_model *model, const nib_examiner *examiner)
 {
-    *w = (work){.model = model};
+    *w = (work){.model = model, .examiner = examiner};
     nib__arena_init(&w->arena, &model->engine->allocator, 0);
     nib__ledger_init(&w->ledger, &model->engine->allocator);
     nib__text_init(&w->config, &model->engine->allocator);
@@ -617,7 +622,6 @@ static void note_asked(work *w, const char *format, struct nib_quant_device *dev
                            .dtype = r->dtype,
                            .skip = r->skip,
                            .only = r->only,
-                           .allow = r->allow,
                            .context = r->context,
                            .codes_by = device};
 }
@@ -671,11 +675,10 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     return render(w, &report, form, sink, err);
 }
 
-nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, nib_form form,
-                        const nib_sink *sink, nib_err *err)
+static nib_status quantize_with(nib_model *model, const nib_quantize_options *options,
+                                const nib_examiner *examiner, nib_form form, const nib_sink *sink,
+                                nib_err *err)
 {
-    NIB_NEED(err, "model", model);
-    NIB_TRY(nib__report_check(form, sink, err));
     NIB_OPTIONS(nib_quantize_options, o, options, err);
     NIB_OPTIONS(nib_request, request, o.request, err);
     NIB_TRY(nib__request_check(&request, err));
@@ -686,11 +689,25 @@ nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, n
     NIB_TRY(nib__model_runs(model, err));
     if (!request.recipe)
         return nib__fail(err, NIB_USAGE, "quantizing needs a recipe");
-    work_open(&w, model);
+    work_open(&w, model, examiner);
     w.options = &o;
     const nib_status status = quantize(&w, form, sink, err);
     work_close(&w);
     return status;
+}
+
+nib_status nib_quantize(nib_model *model, const nib_quantize_options *options, nib_form form,
+                        const nib_sink *sink, nib_err *err)
+{
+    NIB_NEED(err, "model", model);
+    NIB_TRY(nib__report_check(form, sink, err));
+    return quantize_with(model, options, NULL, form, sink, err);
+}
+
+nib_status nib__quantize_again(nib_model *model, const nib_quantize_options *options,
+                               const nib_examiner *examiner, nib_err *err)
+{
+    return quantize_with(model, options, examiner, NIB_FORM_TEXT, NULL, err);
 }
 
 /* ---- conversions ---- */
@@ -781,8 +798,7 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
     w->asked = (nib_asked){.convert = true,
                            .format = o->format,
                            .bias = o->bias,
-                           .dtype = o->dtype,
-                           .allow = o->allow};
+                           .dtype = o->dtype};
     NIB_TRY(nib__asked_tokenizer(&w->asked.tokenizer, w->model->tokenizer_path, &w->arena, err));
     add_notes(w);
     NIB_TRY(complete_job(w, &job, err));
@@ -792,11 +808,10 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
     return render(w, &report, form, sink, err);
 }
 
-nib_status nib_convert(nib_model *model, const nib_convert_options *options, nib_form form,
-                       const nib_sink *sink, nib_err *err)
+static nib_status convert_with(nib_model *model, const nib_convert_options *options,
+                               const nib_examiner *examiner, nib_form form, const nib_sink *sink,
+                               nib_err *err)
 {
-    NIB_NEED(err, "model", model);
-    NIB_TRY(nib__report_check(form, sink, err));
     NIB_OPTIONS(nib_convert_options, o, options, err);
     NIB_TRY(nib__strings_check("nib_convert_options.allow", &o.allow, err));
     work w;
@@ -816,8 +831,22 @@ nib_status nib_convert(nib_model *model, const nib_convert_options *options, nib
                          "holds plain floats",
                          o.format);
     NIB_TRY(check_tokenizer(model, o.format, NULL, err));
-    work_open(&w, model);
+    work_open(&w, model, examiner);
     const nib_status status = convert(&w, &o, form, sink, err);
     work_close(&w);
     return status;
+}
+
+nib_status nib_convert(nib_model *model, const nib_convert_options *options, nib_form form,
+                       const nib_sink *sink, nib_err *err)
+{
+    NIB_NEED(err, "model", model);
+    NIB_TRY(nib__report_check(form, sink, err));
+    return convert_with(model, options, NULL, form, sink, err);
+}
+
+nib_status nib__convert_again(nib_model *model, const nib_convert_options *options,
+                              const nib_examiner *examiner, nib_err *err)
+{
+    return convert_with(model, options, examiner, NIB_FORM_TEXT, NULL, err);
 }

@@ -5,7 +5,6 @@
 #include "receipt_options.h"
 
 #include "quant_device.h"
-#include "receipt.h"
 
 nib_status nib__asked_file(nib_asked_file *out, const char *path, nib_err *err)
 {
@@ -79,7 +78,6 @@ void nib__asked_json(const void *ctx, nib_jsonw *w)
     nib__jsonw_pair_string(w, "format", asked->format);
     nib__jsonw_pair_string(w, "bias", asked->bias);
     nib__jsonw_pair_string(w, "dtype", asked->dtype);
-    put_strings(w, "allow", &asked->allow);
     nib__jsonw_object_end(w);
     put_methods(w, asked);
     put_file(w, "calibrate", &asked->text);

@@ -6,9 +6,8 @@
 #ifndef NIB_RECEIPT_OPTIONS_H
 #define NIB_RECEIPT_OPTIONS_H
 
-#include "quantize.h"
+#include "receipt.h"
 #include "session_handle.h"
-#include "sha256.h"
 
 /* A file that the options name. */
 typedef struct nib_asked_file {
@@ -22,7 +21,7 @@ typedef struct nib_asked {
     const char *recipe; /* a name, or JSON; NULL in a conversion */
     const char *method; /* of layers whose rule names none; NULL: not given */
     const char *format, *bias, *dtype; /* as given; NULL: not given */
-    nib_strings skip, only, allow;
+    nib_strings skip, only;
     int64_t context; /* of a calibration; 0: not given */
     nib_asked_file text, imatrix, tokenizer;
     size_t layers[NIB_PTQ_COUNT]; /* coded by each method, "rtn" included */
@@ -37,5 +36,20 @@ nib_status nib__asked_tokenizer(nib_asked_file *out, const char *path, nib_arena
                                 nib_err *err);
 /* nib_quantize_job.receipt; asked: a nib_asked. */
 void nib__asked_json(const void *asked, nib_jsonw *w);
+
+/* A receipt as read. Strings and arrays live in the arena, but the digests' arrays do not. */
+typedef struct nib_read_receipt {
+    const char *manifest; /* path of the file */
+    bool found;           /* the manifest has a receipt */
+    const char *program;
+    nib_asked asked;
+    nib_digests files, tensors, outputs;
+} nib_read_receipt;
+
+/* Reads the receipt in the manifest beside a checkpoint. No manifest, or one without a receipt, is
+ * not an error. NIB_BAD_INPUT: it is not a receipt of this version. */
+nib_status nib__receipt_read(nib_read_receipt *out, const nib_checkpoint *cp, nib_arena *arena,
+                             const nib_allocator *a, nib_err *err);
+void nib__receipt_free(nib_read_receipt *receipt, const nib_allocator *a);
 
 #endif

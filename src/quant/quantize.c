@@ -159,6 +159,7 @@ static nib_status complete_receipt(nib_receipt *receipt, nib_output_layout *r, c
                                r->err);
 }
 
+/* Writes the output and its manifest, or shows the output. */
 static nib_status write_part(nib_output_layout *r, const char *part, const char *manifest)
 {
     const nib_quantize_job *job = r->job;
@@ -175,12 +176,34 @@ static nib_status write_part(nib_output_layout *r, const char *part, const char 
     if (r->directory)
         NIB_TRY(nib__side_files_write(&files, r, part));
     nib_status status = complete_receipt(&receipt, r, part);
-    if (status == NIB_OK)
+    if (status == NIB_OK && job->examine != NULL)
+        status = job->examine(job->examine_ctx, part, &receipt.outputs, r->err);
+    else if (status == NIB_OK)
         status = nib__manifest_write(manifest, job, r->ledger, format, source, r->writer, &files,
                                      &receipt, r->err);
     nib__digests_free(&receipt.files, job->allocator);
     nib__digests_free(&receipt.outputs, job->allocator);
     return status;
+}
+
+/* Writes the output into a directory beside the final path, which is removed after it was shown. Its
+ * mark stays in it, so that a later run removes what a killed one leaves. */
+static nib_status show_output(nib_output_layout *r)
+{
+    const nib_quantize_job *job = r->job;
+    char part[NIB_PART_PATH];
+    NIB_TRY(nib__part_choose(part, job->out, ".part", r->err));
+    const char *file =
+        r->directory ? NULL : nib__path_join(&r->arena, part, nib__path_name(job->out));
+    if (file == NULL && !r->directory)
+        return nib__fail_memory(r->err, strlen(job->out), "a path");
+    NIB_TRY(nib__part_directory(part, r->err));
+    nib_status status = nib__writer_begin(r->writer, r->directory ? part : NULL, file, r->err);
+    if (status == NIB_OK)
+        status = write_part(r, r->directory ? part : file, NULL);
+    status = nib__checkpoint_check_files(job->checkpoint, status, r->err);
+    const nib_status removed = nib__path_remove(part, status == NIB_OK ? r->err : NULL);
+    return status == NIB_OK ? removed : status;
 }
 
 /* Writes beside the final path, then renames. A single file and its manifest are two names: the old
@@ -221,6 +244,11 @@ static nib_status choose_directory(nib_output_layout *r)
     const nib_quantize_job *job = r->job;
     const char *path = nib__checkpoint_path(job->checkpoint);
     nib_path_kind kind = NIB_PATH_NONE;
+    if (job->examine != NULL) { /* as the output that it is compared with */
+        NIB_TRY(nib__path_look(&kind, job->out, r->err));
+        r->directory = kind == NIB_PATH_DIRECTORY;
+        return NIB_OK;
+    }
     if (job->gguf == NULL && job->config == NULL)
         NIB_TRY(nib__path_look(&kind, path, r->err));
     if (job->gguf != NULL)
@@ -255,7 +283,7 @@ static nib_status write_locked(nib_output_layout *r)
     if (lock == NULL)
         return nib__fail_memory(r->err, strlen(r->job->out), "a path");
     NIB_TRY(nib__lock_take(&fd, lock, r->err));
-    const nib_status status = write_output(r);
+    const nib_status status = r->job->examine != NULL ? show_output(r) : write_output(r);
     nib__lock_release(fd, lock);
     return status;
 }

@@ -21,6 +21,8 @@ typedef struct nib_codes {
     double objective[2];  /* of rounding, and of these */
 } nib_codes;
 
+struct nib_digests;
+
 /* One linear layer or embedding of the model. */
 typedef struct nib_quantize_layer {
     const char *name;   /* module name in the output */
@@ -83,6 +85,11 @@ typedef struct nib_quantize_job {
      * receipt */
     void (*receipt)(const void *ctx, nib_jsonw *w);
     const void *receipt_ctx;
+    /* Instead of being published, the output is shown and then removed. place: its directory or
+     * file; outputs: its files, as nib__digest_outputs lists them. NULL: publish */
+    nib_status (*examine)(void *ctx, const char *place, const struct nib_digests *outputs,
+                          nib_err *err);
+    void *examine_ctx;
     bool force, dry_run;
     struct nib_quant_device *device; /* device that computes codes; NULL: this CPU */
     nib_pool *pool;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Receipts: what nibble.json says of an output, by Python's own SHA-256; one receipt for any threads and instruction sets.
-head -c 20000 "$MODEL/heldout.txt" >text.txt
+head -c 5000 "$MODEL/heldout.txt" >text.txt
 cat >receipt.py <<'END'
 import hashlib, json, os, struct, sys
 def sha(data): return hashlib.sha256(data).hexdigest()
@@ -55,3 +55,101 @@ for options in '--recipe int4wo' '--recipe 8da4w --method search --calibrate tex
     done
     rm -r one
 done
+
+# again OUT SOURCE [OPTION...]: made again, and nothing else is left
+again() {
+    local out=$1 source=$2 before
+    shift 2
+    before=$(ls -A . "$out")
+    check "$out is made again from its source" nibble verify "$out" --from "$source" "$@"
+    check "verify $out --from says so" grep -q '^made again from the [0-9]* tensors of .*: all [0-9]* files are the same bytes$' "$seen.out"
+    equal "verify $out --from leaves nothing" "$before" "$(ls -A . "$out")"
+}
+again a "$MODEL"
+again b "$MODEL"
+again c.gguf "$MODEL"
+nibble imatrix "$MODEL" m.gguf --calibrate text.txt --quiet >"$seen.out" 2>"$seen.err"
+for options in 'int8dq-static --calibrate text.txt' 'int8wo --format compressed-tensors' '8da4w --format 8da4w --method search' \
+    'int8dq --format nibble --bias int32' 'int4wo-g32-sym+embed --method search --imatrix m.gguf' 'mxfp4 --format nibble --method gptq --calibrate text.txt'; do
+    # shellcheck disable=SC2086 # words are meant
+    nibble quantize "$MODEL" o --recipe $options --quiet >"$seen.out" 2>"$seen.err"
+    again o "$MODEL" -t 1
+    rm -r o
+done
+nibble quantize "$MODEL" o.gguf --recipe int8wo-g32-ggml --allow activations --format gguf --quiet >"$seen.out"
+again o.gguf "$MODEL"
+nibble convert o.gguf back --format safetensors --dtype bf16 --quiet >"$seen.out"
+again back o.gguf
+nibble convert a n --format nibble --quiet >"$seen.out"
+again n a
+cp "$MODEL/model.safetensors" "$MODEL/config.json" .
+nibble quantize model.safetensors one.safetensors --recipe int8wo --quiet >"$seen.out"
+again one.safetensors model.safetensors
+mv one.safetensors two.safetensors
+mv one.safetensors.nibble.json two.safetensors.nibble.json
+again two.safetensors model.safetensors
+rm -r o.gguf* back n two.safetensors* model.safetensors config.json
+
+# differs OUT SOURCE GLOB [OPTION...]: exit 8, and the glob matches the report
+differs() {
+    local out=$1 source=$2 wanted=$3 status=0 report
+    shift 3
+    nibble verify "$out" --from "$source" "$@" >report 2>sentence || status=$?
+    equal "exit status of verify $out --from" 8 "$status"
+    report=$(tr '\n' ' ' <report | sed 's/  */ /g')
+    # shellcheck disable=SC2053 # a glob is meant
+    [[ $report == $wanted ]] || equal "report of verify $out --from" "$wanted" "$report"
+}
+damage() { "$REPO/tests/cli/tensors" "$@"; }
+cp -r a altered
+damage altered/model.safetensors flip model.layers.3.mlp.up_proj._weight_qdata 1234
+differs altered "$MODEL" '*altered: model.safetensors: differs from what the receipt names*tensor: model.layers.3.mlp.up_proj*: 1 of its * bytes differ * the first at byte 1234, in row 5 *2 problems '
+sed -i 's/"model.safetensors": "[0-9a-f]\{64\}"/"model.safetensors": "'"$(sha256sum altered/model.safetensors | cut -c1-64)"'"/' altered/nibble.json
+differs altered "$MODEL" '*not-derived: model.safetensors: is as the receipt names it, but source and options give other bytes*tensor: model.layers.3.mlp.up_proj*'
+rm -r altered
+cp -r a edited
+sed -i 's/"config.json": "[0-9a-f]\{4\}\([0-9a-f]\{60\}\)"/"config.json": "0123\1"/' edited/nibble.json
+differs edited "$MODEL" '*source: *: 1 of 4 files have other bytes than the receipt names, the first config.json: *'
+cp a/nibble.json edited
+sed -i '/"outputs"/,$ s/"config.json": "[0-9a-f]\{4\}/"config.json": "0123/' edited/nibble.json
+differs edited "$MODEL" 'receipt: config.json: is what source and options give, but the receipt names other bytes: the receipt was changed 1 problem '
+cp a/nibble.json edited
+sed -i 's/"recipe": "8da4w"/"recipe": "int4wo"/' edited/nibble.json
+differs edited "$MODEL" '*not-derived: model.safetensors: *'
+cp a/nibble.json edited
+rm edited/generation_config.json
+differs edited "$MODEL" 'missing-file: generation_config.json: *1 problem '
+cp a/generation_config.json edited
+sed -i 's/"program": "nibble [0-9.]*"/"program": "nibble 0.0.9"/' edited/nibble.json
+nibble verify edited --from "$MODEL" >report
+check 'a receipt of another version is tried, and the version said' grep -q '^note: the receipt is by nibble 0.0.9, and this is nibble' report
+sed -i 's/"seed": null/"sead": null/' edited/nibble.json
+refused 3 'edited/nibble.json: *a receipt has no member sead in version 1' verify edited --from "$MODEL"
+rm -r edited
+
+# the source, or a file that an option named, is another
+cp -r "$MODEL" source
+again a source
+damage source/model.safetensors flip model.norm.weight 7
+differs a source '*source: source: 1 of 63 tensors have other bytes than the receipt names, the first model.norm.weight: *not made again*1 problem '
+damage source/model.safetensors drop model.layers.4.self_attn.v_proj.bias
+differs a source '*source: source: 1 of the 63 tensors that the receipt names are missing, the first model.layers.4.self_attn.v_proj.bias *' ||
+    true
+rm -r source
+mv text.txt moved.txt
+differs b "$MODEL" 'calibrate: text.txt: *--calibrate FILE says where it is now *'
+again b "$MODEL" --calibrate moved.txt
+echo more >>moved.txt
+differs b "$MODEL" 'calibrate: moved.txt: has 5005 bytes and SHA-256 * but the receipt names 5000 bytes and *' --calibrate moved.txt
+refused 2 '--calibrate moved.txt has no effect: the receipt names no such file' verify a --from "$MODEL" --calibrate moved.txt
+refused 2 '--calibrate has no effect without --from*' verify a --calibrate moved.txt
+refused 2 '--against has no effect with --from*' verify a --from "$MODEL" --against a
+refused 3 '*has no receipt, so nothing says how it was made; *' verify "$MODEL" --from "$MODEL"
+nibble verify a --from "$MODEL" --json | members verify-from schema=1 receipt=str program=str command=str source=str source_tensors=63 files=5 made_again=true \
+    findings=list problems=0 notes=list
+
+# what a killed run leaves is removed by the next
+mkdir a.part
+printf '%s' "$(head -c 8 a/model.safetensors)" >/dev/null
+nibble verify a --from "$MODEL" >"$seen.out" &
+again a "$MODEL"
