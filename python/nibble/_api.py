@@ -233,6 +233,11 @@ class nib_piece(Structure):
                 ("likeliest_count", c_size_t), ("over", c_bool), ("finish", c_int)]
 
 
+class nib_verify_from_options(Structure):
+    _fields_ = [("size", c_size_t), ("source", c_char_p), ("calibrate", c_char_p),
+                ("imatrix", c_char_p), ("tokenizer", c_char_p), ("reserved", c_uint64 * 4)]
+
+
 class nib_quantize_options(Structure):
     _fields_ = [("size", c_size_t), ("request", POINTER(nib_request)), ("for_device", c_char_p),
                 ("out", c_char_p), ("format", c_char_p), ("calibrate", c_char_p), ("force", c_bool),
@@ -460,6 +465,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "nib_codes_write": (c_int, [c_void_p, c_char_p, c_int, POINTER(nib_sink), POINTER(nib_err)]),
     "nib_info_write": (c_int, [c_void_p, c_int, POINTER(nib_sink), POINTER(nib_err)]),
     "nib_verify": (c_int, [c_void_p, c_void_p, c_int, POINTER(nib_sink), POINTER(nib_err)]),
+    "nib_verify_from": (c_int, [c_void_p, POINTER(nib_verify_from_options), c_int,
+        POINTER(nib_sink), POINTER(nib_err)]),
     "nib_quantize": (c_int, [c_void_p, POINTER(nib_quantize_options), c_int, POINTER(nib_sink),
         POINTER(nib_err)]),
     "nib_convert": (c_int, [c_void_p, POINTER(nib_convert_options), c_int, POINTER(nib_sink),

@@ -99,6 +99,14 @@ def test_verify(program_json, quantized, tmp_path):
     assert caught.value.report["findings"] and caught.value.status == "CHECK_FAILED" and caught.value.exit_status == 8
 
 
+def test_verify_from(program_json, quantized):
+    report = nibble.verify_from(quantized, TALES)
+    assert report == program_json("verify", quantized, "--from", TALES)
+    assert report["problems"] == 0 and report["made_again"]
+    with pytest.raises(nibble.BadInput):
+        nibble.verify_from(TALES, quantized)
+
+
 def same_comparison(found, wanted):
     """What `nibble eval --json` prints of a comparison, in nine digits."""
     told, at = found.comparison, wanted["kl_largest_at"]

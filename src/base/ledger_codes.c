@@ -129,6 +129,8 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_NOTE, "packing", "how many weights must be packed before the first token"},
     {NIB_LEDGER_NOTE, "predicted", "predicted times"},
     {NIB_LEDGER_NOTE, "qat", "the scheme that quantization-aware training trains for"},
+    {NIB_LEDGER_NOTE, "receipt",
+     "by which version and device a checked receipt is, and what could not be made again"},
     {NIB_LEDGER_NOTE, "rope", "how RoPE is scaled where a GGUF has no key for it"},
     {NIB_LEDGER_NOTE, "sandbox",
      "what the process can no longer do once its files are open, and what this system lacks for "

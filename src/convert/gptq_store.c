@@ -72,6 +72,14 @@ static const char *find_other(nib_arena *arena, const char *key, const char *old
     return *old == '\0' ? NULL : "key";
 }
 
+/* Whether a killed run left the directory: it has the mark of an unfinished output. */
+static bool is_left_behind(const char *path)
+{
+    char mark[NIB_PART_PATH];
+    const int length = snprintf(mark, sizeof mark, "%s/%s", path, NIB_PART_MARK);
+    return length > 0 && length < NIB_PART_PATH && nib__path_kind(mark) == NIB_PATH_FILE;
+}
+
 /* Removes what is in the directory if it is a store, for another key, or is empty. */
 static nib_status check_directory(nib_gptq_store *s, const char *key_path, const char *key,
                                   const char **other, nib_err *err)
@@ -81,9 +89,12 @@ static nib_status check_directory(nib_gptq_store *s, const char *key_path, const
     nib_path_kind kind;
     NIB_TRY(nib__path_look(&kind, s->path, err));
     if (kind == NIB_PATH_NONE || (kind == NIB_PATH_DIRECTORY && nib__directory_is_empty(s->path)))
-        return NIB_OK;
+        return nib__path_remove(s->path, err);
     if (kind == NIB_PATH_DIRECTORY && nib__path_kind(key_path) == NIB_PATH_FILE)
         NIB_TRY(nib__file_read(&old, &size, key_path, KEY_MAX, &s->allocator, err));
+    /* without a key, but marked: a killed run was about to fill it, or to remove it */
+    if (old == NULL && is_left_behind(s->path))
+        return nib__path_remove(s->path, err);
     if (old == NULL || strncmp(old, magic, strlen(magic)) != 0) {
         nib__release(&s->allocator, old);
         return nib__fail(err, NIB_EXISTS,
@@ -99,12 +110,15 @@ static nib_status check_directory(nib_gptq_store *s, const char *key_path, const
 static nib_status open_directory(nib_gptq_store *s, const char *key, const char **other,
                                  nib_err *err)
 {
-    const char *key_path = nib__path_join(&s->arena, s->path, "key");
-    if (key_path == NULL)
+    const char *key_path = nib__path_join(&s->arena, s->path, "key"),
+               *parent = nib__path_directory(&s->arena, s->path);
+    if (key_path == NULL || parent == NULL)
         return nib__fail_memory(err, strlen(s->path), "a path");
     NIB_TRY(nib__lock_take(&s->lock, s->lock_path, err));
     NIB_TRY(check_directory(s, key_path, key, other, err));
-    NIB_TRY(nib__directories_make(s->path, err));
+    NIB_TRY(nib__directories_make(parent, err));
+    if (nib__path_kind(s->path) == NIB_PATH_NONE)
+        NIB_TRY(nib__part_directory(s->path, err)); /* its mark is removed last */
     return nib__path_kind(key_path) == NIB_PATH_FILE
                ? NIB_OK
                : nib__file_replace(key_path, key, strlen(key), &s->allocator, err);

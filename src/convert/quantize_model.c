@@ -30,8 +30,8 @@ typedef struct work {
     nib_gguf_head head; /* for the format gguf */
     nib_plan *plan;     /* for the machine that will run the result; NULL: not named */
     nib_ledger ledger;
-    nib_gptq gptq; /* its codes, while the output is written */
-    nib_asked asked; /* for the receipt */
+    nib_gptq gptq;                /* its codes, while the output is written */
+    nib_asked asked;              /* for the receipt */
     const nib_examiner *examiner; /* NULL: the output is published, and reported */
 } work;
 
@@ -232,6 +232,21 @@ static nib_status use_imatrix(work *w, nib_err *err)
     return status;
 }
 
+/* Gives codes that an examiner sees a store of their own, and removes what is in it: codes that lie
+ * on the disk prove nothing. */
+static nib_status use_new_store(work *w, nib_err *err)
+{
+    const char *other;
+    w->gptq.out = nib__ledger_text(&w->ledger, "%s.verify", w->out);
+    if (w->gptq.out == NULL)
+        return nib__fail_memory(err, strlen(w->out), "a path");
+    NIB_TRY(nib__gptq_store_open(&w->gptq.store, w->gptq.out, "codes: none\n", 1, &other,
+                                 &w->model->engine->allocator, err));
+    const nib_status status = nib__gptq_store_remove(w->gptq.store, err);
+    w->gptq.store = NULL;
+    return status;
+}
+
 /* Runs the method gptq. Layers without inputs on the text are searched. */
 static nib_status run_gptq(work *w, const char *text, nib_err *err)
 {
@@ -244,6 +259,8 @@ static nib_status run_gptq(work *w, const char *text, nib_err *err)
     w->gptq.out = w->out;
     w->gptq.ledger = &w->ledger;
     w->gptq.arena = &w->arena;
+    if (w->examiner != NULL)
+        NIB_TRY(use_new_store(w, err));
     NIB_TRY(nib__gptq(&w->gptq, w->model, err));
     for (size_t i = w->model->net.site_count; i-- > 0;) {
         nib_quantize_layer *l = &w->layers[i];
@@ -592,7 +609,10 @@ static void work_open(work *w, nib_model *model, const nib_examiner *examiner)
 
 static void work_close(work *w)
 {
-    nib__gptq_store_close(w->gptq.store);
+    if (w->examiner != NULL)
+        (void)nib__gptq_store_remove(w->gptq.store, NULL);
+    else
+        nib__gptq_store_close(w->gptq.store);
     nib__text_free(&w->gptq.resumed);
     nib_plan_close(w->plan);
     nib__ledger_free(&w->ledger);
@@ -652,9 +672,6 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
         o->format == NULL && o->request->strict && !nib__strings_hold(&o->request->allow, "format");
     const char *format = keep_default ? "torchao" : o->format;
     note_asked(w, format, device);
-    NIB_TRY(calibrate(w, err));
-    for (int m = 0; m < NIB_PTQ_COUNT; m++)
-        w->asked.layers[m] = count_method(w, (nib_ptq_method)m);
     nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
                             .format = format,
                             .strict = o->request->strict,
@@ -670,6 +687,8 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(complete_job(w, &job, err));
     NIB_TRY(nib__quantize_check(&job, err)); /* before the calibration, which may take hours */
     NIB_TRY(calibrate(w, err));
+    for (int m = 0; m < NIB_PTQ_COUNT; m++)
+        w->asked.layers[m] = count_method(w, (nib_ptq_method)m);
     NIB_TRY(nib__quantize(&w->ledger, &report, &job, err));
     finish_gptq(w);
     return render(w, &report, form, sink, err);
@@ -795,10 +814,8 @@ static nib_status convert(work *w, const nib_convert_options *o, nib_form form,
                             .force = o->force,
                             .dry_run = o->dry_run};
     NIB_TRY(nib__bias_parse(&job.bias, o->bias, err));
-    w->asked = (nib_asked){.convert = true,
-                           .format = o->format,
-                           .bias = o->bias,
-                           .dtype = o->dtype};
+    w->asked =
+        (nib_asked){.convert = true, .format = o->format, .bias = o->bias, .dtype = o->dtype};
     NIB_TRY(nib__asked_tokenizer(&w->asked.tokenizer, w->model->tokenizer_path, &w->arena, err));
     add_notes(w);
     NIB_TRY(complete_job(w, &job, err));

@@ -17,15 +17,15 @@ typedef struct nib_asked_file {
 } nib_asked_file;
 
 typedef struct nib_asked {
-    bool convert;       /* the command is convert */
-    const char *recipe; /* a name, or JSON; NULL in a conversion */
-    const char *method; /* of layers whose rule names none; NULL: not given */
+    bool convert;                      /* the command is convert */
+    const char *recipe;                /* a name, or JSON; NULL in a conversion */
+    const char *method;                /* of layers whose rule names none; NULL: not given */
     const char *format, *bias, *dtype; /* as given; NULL: not given */
     nib_strings skip, only;
     int64_t context; /* of a calibration; 0: not given */
     nib_asked_file text, imatrix, tokenizer;
-    size_t layers[NIB_PTQ_COUNT]; /* coded by each method, "rtn" included */
-    const char *device;           /* computed codes; NULL: the CPU */
+    size_t layers[NIB_PTQ_COUNT];            /* coded by each method, "rtn" included */
+    const char *device;                      /* computed codes; NULL: the CPU */
     const struct nib_quant_device *codes_by; /* writing: says whether a device did; NULL: none */
 } nib_asked;
 

@@ -85,8 +85,10 @@ static bool read_digests(reader *r, nib_digests *to)
 static bool refuse_key(reader *r, const char *where)
 {
     char shown[NIB_SHOWN];
-    const char *key = nib__json_shown(&r->json, shown);
-    nib__json_fail(&r->json, "%s has no member %s in version %d", where, key, NIB_RECEIPT_VERSION);
+    const char *key = nib__json_string(&r->json, r->arena, NULL);
+    if (key != NULL)
+        nib__json_fail(&r->json, "%s has no member \"%s\" in version %d", where,
+                       nib__escape_string(shown, key), NIB_RECEIPT_VERSION);
     return false;
 }
 
@@ -220,12 +222,12 @@ static bool read_receipt(reader *r)
     if (!ok || r->json.event != NIB_JSON_OBJECT_END)
         return false;
     const nib_read_receipt *out = r->out;
-    const char *missing = out->program == NULL                                  ? "program"
-                          : out->outputs.count == 0                             ? "outputs"
-                          : out->tensors.count == 0                             ? "source"
-                          : !out->asked.convert && out->asked.recipe == NULL    ? "recipe"
-                          : out->asked.convert && out->asked.format == NULL     ? "format"
-                                                                                : NULL;
+    const char *missing = out->program == NULL                               ? "program"
+                          : out->outputs.count == 0                          ? "outputs"
+                          : out->tensors.count == 0                          ? "source"
+                          : !out->asked.convert && out->asked.recipe == NULL ? "recipe"
+                          : out->asked.convert && out->asked.format == NULL  ? "format"
+                                                                             : NULL;
     if (missing != NULL)
         nib__json_fail(&r->json, "the receipt does not have its \"%s\"", missing);
     r->out->found = missing == NULL;

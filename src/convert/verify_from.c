@@ -104,16 +104,18 @@ static nib_status compare_lists(check *c, const char *kind, const nib_digests *n
     source = path_of(c->source);
     if (changed != 0)
         NIB_TRY(add_finding(c, "source", source,
-                            "%zu of %zu %ss have other bytes than the receipt names, the first %s: "
+                            "%zu of %zu %ss %s other bytes than the receipt names, the first %s: "
                             "the source has changed, or it is another one",
-                            changed, named->count, kind, nib__escape_string(a, first_changed)));
+                            changed, named->count, kind, changed == 1 ? "has" : "have",
+                            nib__escape_string(a, first_changed)));
     if (missing != 0)
         NIB_TRY(add_finding(c, "source", source,
-                            "%zu of the %zu %ss that the receipt names are missing, the first %s",
-                            missing, named->count, kind, nib__escape_string(a, first_missing)));
+                            "%zu of the %zu %ss that the receipt names %s missing, the first %s",
+                            missing, named->count, kind, missing == 1 ? "is" : "are",
+                            nib__escape_string(a, first_missing)));
     if (surplus != 0)
-        NIB_TRY(add_finding(c, "source", source,
-                            "%zu %ss are not in the receipt, the first %s", surplus, kind,
+        NIB_TRY(add_finding(c, "source", source, "%zu %s%s not in the receipt, the first %s",
+                            surplus, kind, surplus == 1 ? " is" : "s are",
                             nib__escape_string(a, first_surplus)));
     return NIB_OK;
 }
@@ -186,9 +188,8 @@ static nib_status check_inputs(check *c)
     NIB_TRY(check_input(c, "calibrate", &asked->text, c->options.calibrate));
     NIB_TRY(check_input(c, "imatrix", &asked->imatrix, c->options.imatrix));
     NIB_TRY(check_input(c, "tokenizer", &asked->tokenizer, c->options.tokenizer));
-    const nib_model_options options = {.size = sizeof options,
-                                       .convert = asked->convert,
-                                       .tokenizer = asked->tokenizer.path};
+    const nib_model_options options = {
+        .size = sizeof options, .convert = asked->convert, .tokenizer = asked->tokenizer.path};
     if (c->found != 0)
         return NIB_OK;
     NIB_TRY(nib_model_open(&c->source, c->model->engine, c->options.source, &options, c->err));
@@ -330,8 +331,9 @@ static nib_status compare_tensors(check *c, const nib_checkpoint *made)
             NIB_TRY(add_finding(c, "tensor", nib__checkpoint_at(made, i)->name,
                                 "is missing: source and options give it"));
     if (differing > TENSORS_SHOWN)
-        nib__ledger_add_note(&c->notes, "tensors", "%zu of %zu tensors differ; the first %d are listed",
-                             differing, count, TENSORS_SHOWN);
+        nib__ledger_add_note(&c->notes, "receipt",
+                             "%zu of %zu tensors differ; the first %d are listed", differing, count,
+                             TENSORS_SHOWN);
     return NIB_OK;
 }
 
@@ -358,8 +360,9 @@ static nib_status see_made(void *ctx, const char *place, const nib_digests *outp
         if (digest != NULL)
             f->made = *digest;
         NIB_TRY(report_made(c, f));
-        weights_differ = weights_differ || (f->is_stored && f->is_made && (one || holds_weights(f)) &&
-                                            !nib__digest_equal(&f->stored, &f->made));
+        weights_differ =
+            weights_differ || (f->is_stored && f->is_made && (one || holds_weights(f)) &&
+                               !nib__digest_equal(&f->stored, &f->made));
     }
     for (size_t i = 0; i < outputs->count && !one; i++)
         if (find_digest(&c->receipt.outputs, outputs->items[i].name) == NULL)
@@ -410,12 +413,12 @@ static void note_receipt(check *c)
     const nib_read_receipt *r = &c->receipt;
     char a[NIB_SHOWN], b[NIB_SHOWN];
     if (strcmp(r->program, "nibble " NIB_VERSION) != 0)
-        nib__ledger_add_note(&c->notes, "version",
+        nib__ledger_add_note(&c->notes, "receipt",
                              "the receipt is by %s, and this is nibble " NIB_VERSION
                              ", whose bytes may differ",
                              nib__escape_string(a, r->program));
     if (r->asked.device != NULL)
-        nib__ledger_add_note(&c->notes, "device",
+        nib__ledger_add_note(&c->notes, "receipt",
                              "%s computed the codes; here the CPU does, to the same bits",
                              nib__escape_string(b, r->asked.device));
 }
@@ -423,8 +426,8 @@ static void note_receipt(check *c)
 static nib_status run_check(check *c)
 {
     const char *path = path_of(c->model);
-    NIB_TRY(nib__receipt_read(&c->receipt, c->model->net.checkpoint, &c->arena, c->allocator,
-                              c->err));
+    NIB_TRY(
+        nib__receipt_read(&c->receipt, c->model->net.checkpoint, &c->arena, c->allocator, c->err));
     if (!c->receipt.found)
         return nib__fail(c->err, NIB_BAD_INPUT,
                          "%s: %s has no receipt, so nothing says how it was made; `nibble verify "
@@ -437,7 +440,7 @@ static nib_status run_check(check *c)
         return make_again(c);
     for (size_t i = 0; i < c->file_count; i++)
         NIB_TRY(report_named(c, &c->files[i]));
-    nib__ledger_add_note(&c->notes, "not-made",
+    nib__ledger_add_note(&c->notes, "receipt",
                          "it was not made again, because what it was made from is not at hand");
     return NIB_OK;
 }
@@ -488,10 +491,9 @@ static void render_text(const check *c, nib_text *out)
     for (size_t i = 0; i < c->notes.note_count; i++)
         nib__ledger_wrap(out, "note: ", "    ", 100, c->notes.notes[i].text);
     if (c->found == 0)
-        nib__text_format(out,
-                         "made again from the %zu tensors of %s: all %zu files are the same bytes\n",
-                         c->receipt.tensors.count, nib__escape_string(a, c->options.source),
-                         c->file_count);
+        nib__text_format(
+            out, "made again from the %zu tensors of %s: all %zu files are the same bytes\n",
+            c->receipt.tensors.count, nib__escape_string(a, c->options.source), c->file_count);
     else
         nib__text_format(out, "%zu problem%s\n", c->found, c->found == 1 ? "" : "s");
 }

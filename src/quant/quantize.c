@@ -186,8 +186,8 @@ static nib_status write_part(nib_output_layout *r, const char *part, const char 
     return status;
 }
 
-/* Writes the output into a directory beside the final path, which is removed after it was shown. Its
- * mark stays in it, so that a later run removes what a killed one leaves. */
+/* Writes the output into a directory beside the final path, shows it and removes it. Its mark stays
+ * in it, so that a later run removes what a killed one leaves. */
 static nib_status show_output(nib_output_layout *r)
 {
     const nib_quantize_job *job = r->job;

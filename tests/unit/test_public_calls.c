@@ -228,13 +228,13 @@ static const options_case cases[] = {
     OPTIONS(nib_generate_options, call_plan_generation, NIB_OK),
     OPTIONS(nib_generate_options, call_generate, NIB_OK),
     OPTIONS(nib_generate_options, call_generator, NIB_OK),
-    OPTIONS(nib_quantize_options, call_quantize, NIB_USAGE), /* no output */
-    OPTIONS(nib_request, call_quantize_request, NIB_USAGE),  /* no recipe */
-    OPTIONS(nib_convert_options, call_convert, NIB_USAGE),   /* no output */
+    OPTIONS(nib_quantize_options, call_quantize, NIB_USAGE),       /* no output */
+    OPTIONS(nib_request, call_quantize_request, NIB_USAGE),        /* no recipe */
+    OPTIONS(nib_convert_options, call_convert, NIB_USAGE),         /* no output */
     OPTIONS(nib_verify_from_options, call_verify_from, NIB_USAGE), /* no source */
-    OPTIONS(nib_imatrix_options, call_imatrix, NIB_USAGE),   /* no output */
-    OPTIONS(nib_eval_options, call_eval, NIB_USAGE),         /* no text */
-    OPTIONS(nib_bench_options, call_bench, NIB_USAGE),       /* more tokens than the context */
+    OPTIONS(nib_imatrix_options, call_imatrix, NIB_USAGE),         /* no output */
+    OPTIONS(nib_eval_options, call_eval, NIB_USAGE),               /* no text */
+    OPTIONS(nib_bench_options, call_bench, NIB_USAGE), /* more tokens than the context */
     OPTIONS(nib_bench_peer, call_bench_peer, NIB_USAGE),
     OPTIONS(nib_bench_options, call_bench_operations, NIB_USAGE),
     OPTIONS(nib_request, call_tune, NIB_USAGE),          /* nowhere to save */
