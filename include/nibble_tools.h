@@ -78,6 +78,18 @@ NIB_CHECKED nib_status nib_verify_from(nib_model *model, const nib_verify_from_o
 
 /* ---- quantize -------------------------------------------------------------------------------- */
 
+/* What a quantized model may take: exactly one of bits, memory and speed is above 0. A mixture of
+ * schemes that keeps to it is then chosen layer by layer, with the least predicted loss. */
+typedef struct nib_budget {
+    size_t size;
+    double bits;       /* per weight, of the linear layers in the written file */
+    uint64_t memory;   /* bytes of weights, KV cache and buffers on the machine of the plan */
+    double speed;      /* predicted tokens per second on that machine, at least */
+    const char *rules; /* file to write the chosen recipe to; NULL: OUT/recipe.json, or
+                          OUT.recipe.json beside a single file */
+    uint64_t reserved[4];
+} nib_budget;
+
 typedef struct nib_quantize_options {
     size_t size;
     const nib_request *request; /* required, with a recipe; its device computes the same codes as
@@ -99,7 +111,12 @@ typedef struct nib_quantize_options {
     const char *method;
     /* llama.cpp's importance matrix, for the method search instead of a text; NULL: none */
     const char *imatrix;
-    uint64_t reserved[2];
+    /* Mixed precision: the request's recipe is then a list of schemes, "int4wo,int8wo,keep" (NULL:
+     * "int4wo-g128,int4wo,int8wo,keep"), `calibrate` is also the text on which the loss of layers
+     * is measured, and for_device the machine that memory and speed are about. NULL: none.
+     * NIB_UNSUPPORTED: no mixture keeps to it. */
+    const nib_budget *budget;
+    uint64_t reserved[1];
 } nib_quantize_options;
 
 /* Streams the checkpoint through the recipe into options->out, which appears complete or not at

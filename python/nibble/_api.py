@@ -238,11 +238,16 @@ class nib_verify_from_options(Structure):
                 ("imatrix", c_char_p), ("tokenizer", c_char_p), ("reserved", c_uint64 * 4)]
 
 
+class nib_budget(Structure):
+    _fields_ = [("size", c_size_t), ("bits", c_double), ("memory", c_uint64), ("speed", c_double),
+                ("rules", c_char_p), ("reserved", c_uint64 * 4)]
+
+
 class nib_quantize_options(Structure):
     _fields_ = [("size", c_size_t), ("request", POINTER(nib_request)), ("for_device", c_char_p),
                 ("out", c_char_p), ("format", c_char_p), ("calibrate", c_char_p), ("force", c_bool),
                 ("dry_run", c_bool), ("pack", c_bool), ("method", c_char_p), ("imatrix", c_char_p),
-                ("reserved", c_uint64 * 2)]
+                ("budget", POINTER(nib_budget)), ("reserved", c_uint64 * 1)]
 
 
 class nib_convert_options(Structure):

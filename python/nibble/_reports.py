@@ -151,10 +151,11 @@ def verify_from(path: Path, source: Path, *, calibrate: Optional[Path] = None,
         model.pointer, byref(struct), number, sink, err))
 
 
-def quantize(path: Path, out: Path, recipe: Path, *, format: Optional[str] = None,
+def quantize(path: Path, out: Path, recipe: Optional[Path] = None, *, format: Optional[str] = None,
              for_device: Optional[Path] = None, calibrate: Optional[Path] = None,
              method: Optional[str] = None, imatrix: Optional[Path] = None, force: bool = False, dry_run: bool = False,
-             pack: bool = False, skip: Strings = (), only: Strings = (), device: Optional[Path] = None,
+             pack: bool = False, bits: float = 0, memory: int = 0, speed: float = 0,
+             rules: Optional[Path] = None, skip: Strings = (), only: Strings = (), device: Optional[Path] = None,
              dtype: Optional[str] = None, allow: Strings = (), kernel: Strings = (),
              place: Strings = (), without: Strings = (), strict: bool = False,
              bias: Optional[str] = None, tokenizer: Optional[Path] = None, form: str = "json",
@@ -165,7 +166,10 @@ def quantize(path: Path, out: Path, recipe: Path, *, format: Optional[str] = Non
     the result, otherwise nibble. for_device: also plan the result for this machine. calibrate: a
     text file for -static recipes and methods. method: "rtn", "search" or "gptq"; None: "rtn". imatrix:
     llama.cpp's importance matrix for "search", instead of a text. force: replace `out`. dry_run: sizes and ledger only. pack: also
-    write weights packed for this machine. The rest is as in `Model`. Returns the ledger, sizes in
+    write weights packed for this machine. One of bits (per weight), memory (bytes) and speed (tokens
+    per second), the last two on for_device, is a budget: recipe then lists the schemes to mix,
+    "int4wo,int8wo,keep", calibrate is the text on which the loss of layers is measured, and rules a
+    file for the chosen recipe; None: in `out`. The rest is as in `Model`. Returns the ledger, sizes in
     bytes and the SQNR of each layer in dB.
 
     Exists: `out` exists; NotAsAsked: a layer cannot be quantized as asked.
@@ -174,7 +178,9 @@ def quantize(path: Path, out: Path, recipe: Path, *, format: Optional[str] = Non
     request = fill(_api.nib_request(), recipe=recipe, skip=skip, only=only, device=device,
                    dtype=dtype, allow=allow, kernel=kernel, place=place, without=without,
                    strict=strict, bias=bias)
-    struct = fill(_api.nib_quantize_options(), request=request, for_device=for_device, out=out,
+    budget = fill(_api.nib_budget(), bits=bits, memory=memory, speed=speed, rules=rules)
+    struct = fill(_api.nib_quantize_options(), request=request,
+                  budget=budget if bits or memory or speed or rules is not None else None, for_device=for_device, out=out,
                   format=format, calibrate=calibrate, method=method, imatrix=imatrix, force=force,
                   dry_run=dry_run, pack=pack)
     model = owner.open(path, tokenizer=tokenizer)

@@ -20,10 +20,10 @@ typedef struct list {
 typedef struct settings {
     list arguments; /* MODEL, OUT, ... */
     const char *model, *recipe, *device, *dtype, *engine, *layer, *bias, *format, *method,
-        *calibrate, *imatrix, *against, *from, *save_logits, *logits_format, *out, *value, *prompt,
-        *prompt_file, *text, *tokenizer, *isa, *svg, *speed, *for_device, *sweep, *peer,
-        *peer_model, *cache_type, *cache_dir, *host, *key_file, *name, *chat_template, *schema,
-        *sandbox, *draft, *draft_recipe;
+        *calibrate, *imatrix, *budget, *rules, *against, *from, *save_logits, *logits_format, *out,
+        *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg, *speed, *for_device, *sweep,
+        *peer, *peer_model, *cache_type, *cache_dir, *host, *key_file, *name, *chat_template,
+        *schema, *sandbox, *draft, *draft_recipe;
     unsigned long long seed, memory;
     unsigned long long body_limit;
     list skip, only, allow, kernel, place, without, stop, origins;
@@ -57,6 +57,8 @@ typedef struct option_given {
     const char *name;
     bool is_given;
 } option_given;
+/* strtod without hexadecimal, which is most likely a typing error. False: not a number. */
+bool parse_number(double *out, const char *value, char **end);
 /* The first given option; NULL if none was given. */
 const char *first_given(const option_given *options, size_t count);
 /* The first given option that has an effect only with a MODEL; NULL if there is none. */

@@ -104,6 +104,21 @@ const option option_table[] = {
      ON_QUANTIZE},
     {"calibrate", 0, KIND_TEXT, AT(calibrate), "FILE", "text file that the model runs on",
      ON_IMATRIX},
+    {"budget", 0, KIND_TEXT, AT(budget), "BITS",
+     "mix schemes so that the layers have at most BITS per weight, such as 4.25bpw, and lose the "
+     "least; --recipe lists the schemes (default: int4wo-g128,int4wo,int8wo,keep), --calibrate has "
+     "the text on which the loss is measured",
+     ON_QUANTIZE},
+    {"memory", 0, KIND_BYTES, AT(memory), "SIZE",
+     "as --budget, but so that weights, KV cache and buffers fit SIZE on the device of --for, such "
+     "as 6GB or 512MiB",
+     ON_QUANTIZE},
+    {"speed", 0, KIND_TEXT, AT(speed), "SPEED",
+     "as --budget, but for at least SPEED predicted on the device of --for, such as 30tok/s",
+     ON_QUANTIZE},
+    {"rules", 0, KIND_TEXT, AT(rules), "FILE",
+     "write the recipe that a budget chose to FILE, also with --dry-run (default: OUT/recipe.json)",
+     ON_QUANTIZE},
     {"imatrix", 0, KIND_TEXT, AT(imatrix), "FILE",
      "importance matrix of llama.cpp, by which inputs count in --method search, instead of a text",
      ON_QUANTIZE},
@@ -379,8 +394,7 @@ static bool append(list *l, const char *item)
     return true;
 }
 
-/* strtod without hexadecimal, which is most likely a typing error. False: not a number. */
-static bool parse_number(double *out, const char *value, char **end)
+bool parse_number(double *out, const char *value, char **end)
 {
     const char *x = strpbrk(value, "xX");
     *out = strtod(value, end);

@@ -4,6 +4,8 @@
  */
 #include "cli.h"
 
+#include <errno.h>
+#include <math.h>
 #include <string.h>
 
 static int finish_report(nib_status status, const nib_err *err)
@@ -70,9 +72,38 @@ int run_verify(const settings *s)
                       verify);
 }
 
+/* A number above 0 and its unit. False: it is something else. */
+static bool read_amount(double *out, const char *text, const char *unit)
+{
+    char *end;
+    errno = 0;
+    return parse_number(out, text, &end) && errno == 0 && isfinite(*out) && *out > 0 &&
+           strcmp(end, unit) == 0;
+}
+
+/* *given: whether there is a budget. */
+static int read_budget(nib_budget *out, bool *given, const settings *s)
+{
+    *out = (nib_budget){.size = sizeof *out, .memory = s->memory, .rules = s->rules};
+    if (s->budget && !read_amount(&out->bits, s->budget, "bpw"))
+        return fail_usage("--budget: \"%s\" is not a number of bits per weight, such as 4.25bpw",
+                          s->budget);
+    if (s->speed && !read_amount(&out->speed, s->speed, "tok/s"))
+        return fail_usage("--speed: \"%s\" is not a speed, such as 30tok/s", s->speed);
+    *given = s->budget || s->memory || s->speed;
+    if (!*given && s->rules)
+        return fail_usage("--rules has no effect without --budget, --memory or --speed");
+    return 0;
+}
+
 static int quantize(nib_model *model, nib_engine *engine, const settings *s)
 {
-    const nib_request request = request_of(s);
+    nib_request request = request_of(s);
+    nib_budget budget;
+    bool has_budget;
+    if (read_budget(&budget, &has_budget, s))
+        return NIB_USAGE;
+    request.memory = 0; /* the budget has it */
     const nib_quantize_options options = {.size = sizeof options,
                                           .request = &request,
                                           .for_device = s->for_device,
@@ -83,7 +114,8 @@ static int quantize(nib_model *model, nib_engine *engine, const settings *s)
                                           .dry_run = s->dry_run,
                                           .pack = s->pack,
                                           .method = s->method,
-                                          .imatrix = s->imatrix};
+                                          .imatrix = s->imatrix,
+                                          .budget = has_budget ? &budget : NULL};
     nib_err err;
     const nib_sink sink = report_sink(s);
     (void)engine;
@@ -96,7 +128,7 @@ int run_quantize(const settings *s)
 {
     if (s->arguments.count < (s->model ? 1 : 2))
         return fail_usage("`nibble quantize` needs MODEL and OUT");
-    if (!s->recipe)
+    if (!s->recipe && !s->budget && !s->memory && !s->speed)
         return fail_usage("`nibble quantize` needs --recipe; `nibble recipes` lists them");
     return with_model(s, "`nibble quantize` needs MODEL and OUT", (nib_model_options){0}, quantize);
 }

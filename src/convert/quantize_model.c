@@ -9,6 +9,7 @@
 #include "convert.h"
 #include "gptq.h"
 #include "imatrix.h"
+#include "mixed.h"
 #include "public_struct.h"
 #include "packed.h"
 #include "quantize.h"
@@ -28,6 +29,7 @@ typedef struct work {
     nib_quantize_layer *layers;
     nib_text config;    /* for a model without a config.json */
     nib_gguf_head head; /* for the format gguf */
+    nib_mixed *mixed;   /* chose the recipe; NULL: the request did */
     nib_plan *plan;     /* for the machine that will run the result; NULL: not named */
     nib_ledger ledger;
     nib_gptq gptq;                /* its codes, while the output is written */
@@ -300,11 +302,11 @@ static void finish_gptq(work *w)
     w->gptq.store = NULL;
 }
 
-/* Hashes the files that the options name, before they are read. */
-static nib_status hash_inputs(work *w, nib_err *err)
+/* Hashes the files that codes depend on, before they are read. */
+static nib_status hash_inputs(work *w, bool uses_text, nib_err *err)
 {
     const nib_quantize_options *o = w->options;
-    NIB_TRY(nib__asked_file(&w->asked.text, o->calibrate, err));
+    NIB_TRY(nib__asked_file(&w->asked.text, uses_text ? o->calibrate : NULL, err));
     NIB_TRY(nib__asked_file(&w->asked.imatrix, o->imatrix, err));
     return nib__asked_tokenizer(&w->asked.tokenizer, w->model->tokenizer_path, &w->arena, err);
 }
@@ -321,7 +323,8 @@ static nib_status calibrate(work *w, nib_err *err)
         return nib__fail(err, NIB_USAGE,
                          "--imatrix %s has no effect: no layer is quantized by --method search",
                          imatrix);
-    if (text && !is_static && coded == 0 && (searched == 0 || imatrix))
+    const bool uses_text = is_static || coded > 0 || (searched > 0 && !imatrix);
+    if (text && !uses_text && w->mixed == NULL)
         return nib__fail(err, NIB_USAGE,
                          "--calibrate %s has no effect: the recipe has no static activation "
                          "scales, and no method that %s",
@@ -336,7 +339,7 @@ static nib_status calibrate(work *w, nib_err *err)
             "the recipe has static activation scales; give a text to calibrate them with "
             "--calibrate TEXT");
     if (!w->options->dry_run)
-        NIB_TRY(hash_inputs(w, err));
+        NIB_TRY(hash_inputs(w, uses_text, err));
     if (imatrix)
         NIB_TRY(use_imatrix(w, err));
     if (!text)
@@ -549,11 +552,49 @@ static nib_status pack_result(void *ctx, const char *directory, nib_err *err)
     return status == NIB_OK ? pack_tokenizer(w, directory, err) : status;
 }
 
+/* Writes the chosen recipe; directory: of OUT before it is complete; NULL: OUT is a file. */
+static nib_status write_rules(work *w, const char *directory, nib_err *err)
+{
+    const char *recipe = nib__mixed_recipe(w->mixed), *path = w->options->budget->rules;
+    if (path == NULL)
+        path = directory != NULL ? nib__path_join(&w->arena, directory, "recipe.json")
+                                 : nib__ledger_text(&w->ledger, "%s.recipe.json", w->out);
+    if (path == NULL)
+        return nib__fail_memory(err, strlen(w->out), "a path");
+    return nib__file_replace(path, recipe, strlen(recipe), &w->model->engine->allocator, err);
+}
+
+/* Adds files to the directory of OUT. */
+static nib_status complete_output(void *ctx, const char *directory, nib_err *err)
+{
+    work *w = ctx;
+    if (w->mixed != NULL && w->options->budget->rules == NULL)
+        NIB_TRY(write_rules(w, directory, err));
+    return w->options->pack ? pack_result(ctx, directory, err) : NIB_OK;
+}
+
+/* After OUT is written: the recipe elsewhere, and what the budget came to. */
+static nib_status finish_mixed(work *w, nib_err *err)
+{
+    const nib_quantize_options *o = w->options;
+    if (w->mixed == NULL)
+        return NIB_OK;
+    if (o->budget->rules != NULL || (!o->dry_run && nib__path_kind(w->out) == NIB_PATH_FILE))
+        NIB_TRY(write_rules(w, NULL, err));
+    return o->dry_run ? NIB_OK : nib__mixed_measure(w->mixed, w->out, err);
+}
+
 static void render_json(const work *w, const nib_quantize_report *report, nib_text *out)
 {
     nib_jsonw json;
     nib__jsonw_report(&json, out);
     nib__quantize_json(&w->ledger, report, &json);
+    if (w->mixed != NULL) {
+        nib__jsonw_key(&json, "budget");
+        nib__jsonw_object(&json);
+        nib__mixed_json(w->mixed, &json);
+        nib__jsonw_object_end(&json);
+    }
     if (w->plan != NULL) {
         nib__jsonw_key(&json, "for");
         nib__jsonw_object(&json);
@@ -574,6 +615,8 @@ static nib_status render(work *w, const nib_quantize_report *report, nib_form fo
         render_json(w, report, &text);
     } else {
         nib__quantize_render(&w->ledger, report, &text);
+        if (w->mixed != NULL)
+            nib__mixed_render(w->mixed, &text);
         if (w->plan != NULL) {
             nib__text_format(&text, "\nplanned for %s\n\n", w->plan->machine.name);
             nib__plan_render(&w->plan->assignment, &w->plan->policy, &text);
@@ -613,6 +656,7 @@ static void work_close(work *w)
         (void)nib__gptq_store_remove(w->gptq.store, NULL);
     else
         nib__gptq_store_close(w->gptq.store);
+    nib__mixed_close(w->mixed);
     nib__text_free(&w->gptq.resumed);
     nib_plan_close(w->plan);
     nib__ledger_free(&w->ledger);
@@ -678,7 +722,7 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
                             .allow = &o->request->allow,
                             .decided = note_biases,
                             .ctx = o->request->bias,
-                            .complete = o->pack ? pack_result : NULL,
+                            .complete = o->pack || w->mixed != NULL ? complete_output : NULL,
                             .complete_ctx = w,
                             .force = o->force,
                             .dry_run = o->dry_run,
@@ -691,7 +735,58 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
         w->asked.layers[m] = count_method(w, (nib_ptq_method)m);
     NIB_TRY(nib__quantize(&w->ledger, &report, &job, err));
     finish_gptq(w);
+    NIB_TRY(finish_mixed(w, err));
     return render(w, &report, form, sink, err);
+}
+
+/* nib_mixed_sizes: what a dry run would write. */
+static nib_status dry_sizes(work *w, uint64_t *bytes, nib_err *err)
+{
+    const nib_quantize_options *o = w->options;
+    nib_quantize_report report;
+    nib_quantize_job job = {.format = o->format, .force = o->force, .dry_run = true};
+    NIB_TRY(name_output(w, o->out, err));
+    NIB_TRY(choose_layers(w, err));
+    job.recipe = nib__recipe_text(w->recipe);
+    NIB_TRY(nib__bias_parse(&job.bias, o->request->bias, err));
+    NIB_TRY(complete_job(w, &job, err));
+    NIB_TRY(nib__quantize(&w->ledger, &report, &job, err));
+    for (size_t i = 0; i < w->model->net.site_count; i++)
+        for (size_t j = 0; j < w->ledger.layer_count; j++)
+            if (strcmp(w->ledger.layers[j].name, w->layers[i].name) == 0)
+                bytes[i] = w->ledger.layers[j].bytes;
+    return NIB_OK;
+}
+
+static nib_status find_sizes(uint64_t *bytes, nib_model *model, const nib_quantize_options *options,
+                             nib_err *err)
+{
+    nib_quantize_options plain = *options;
+    work w;
+    plain.method = NULL;
+    work_open(&w, model, NULL);
+    w.options = &plain;
+    const nib_status status = dry_sizes(&w, bytes, err);
+    work_close(&w);
+    return status;
+}
+
+/* Chooses the recipe, which the request then has, if there is a budget. */
+static nib_status choose_recipe(work *w, nib_quantize_options *o, nib_request *request,
+                                nib_err *err)
+{
+    if (o->budget == NULL)
+        return request->recipe != NULL ? NIB_OK
+                                       : nib__fail(err, NIB_USAGE, "quantizing needs a recipe");
+    NIB_TRY(nib__mixed_check(o->budget, err));
+    if (o->budget->rules != NULL)
+        NIB_TRY(nib__file_may_replace(o->budget->rules, err));
+    if (o->format == NULL)
+        o->format = "torchao"; /* its sizes are those of the budget */
+    w->options = o;
+    NIB_TRY(nib__mixed_open(&w->mixed, w->model, o, find_sizes, err));
+    request->recipe = nib__mixed_recipe(w->mixed);
+    return NIB_OK;
 }
 
 static nib_status quantize_with(nib_model *model, const nib_quantize_options *options,
@@ -706,11 +801,17 @@ static nib_status quantize_with(nib_model *model, const nib_quantize_options *op
     NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(check_model(model, o.out, err));
     NIB_TRY(nib__model_runs(model, err));
-    if (!request.recipe)
-        return nib__fail(err, NIB_USAGE, "quantizing needs a recipe");
+    nib_budget budget;
+    if (o.budget != NULL) {
+        NIB_TRY(nib__options_read(&budget, sizeof budget, offsetof(nib_budget, reserved), o.budget,
+                                  "nib_budget", err));
+        o.budget = &budget;
+    }
     work_open(&w, model, examiner);
     w.options = &o;
-    const nib_status status = quantize(&w, form, sink, err);
+    nib_status status = choose_recipe(&w, &o, &request, err);
+    if (status == NIB_OK)
+        status = quantize(&w, form, sink, err);
     work_close(&w);
     return status;
 }

@@ -122,7 +122,7 @@ typedef struct names {
 static void note_output(void *ctx, const char *name)
 {
     static const char *const left_out[] = {"nibble.json", NIB_PART_MARK, "nibble.pack",
-                                           "nibble.tokens"};
+                                           "nibble.tokens", "recipe.json"};
     names *n = ctx;
     for (size_t i = 0; i < COUNT(left_out); i++)
         if (strcmp(name, left_out[i]) == 0)

@@ -115,6 +115,12 @@ static nib_status call_quantize(const void *options)
     return nib_quantize(on.model, options, NIB_FORM_TEXT, &nowhere, &err);
 }
 
+static nib_status call_quantize_budget(const void *options)
+{
+    return call_quantize(
+        &(nib_quantize_options){.request = &(nib_request){0}, .out = "never", .budget = options});
+}
+
 static nib_status call_quantize_request(const void *options)
 {
     return call_quantize(&(nib_quantize_options){.request = options, .out = "never"});
@@ -229,6 +235,7 @@ static const options_case cases[] = {
     OPTIONS(nib_generate_options, call_generate, NIB_OK),
     OPTIONS(nib_generate_options, call_generator, NIB_OK),
     OPTIONS(nib_quantize_options, call_quantize, NIB_USAGE),       /* no output */
+    OPTIONS(nib_budget, call_quantize_budget, NIB_USAGE),          /* no number */
     OPTIONS(nib_request, call_quantize_request, NIB_USAGE),        /* no recipe */
     OPTIONS(nib_convert_options, call_convert, NIB_USAGE),         /* no output */
     OPTIONS(nib_verify_from_options, call_verify_from, NIB_USAGE), /* no source */
