@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Super-blocks of GGUF (Q4_K, Q5_K, Q6_K): what is written has the values that were quantized, each
- * code is the nearest, search is no worse than rounding, and all instruction sets agree.
+ * code is the nearest, search loses no more than rounding, and all instruction sets agree.
  */
 #include "dialects.h"
 #include "golden_scheme.h"
