@@ -65,6 +65,14 @@ static nib_status find_port(server *s, nib_err *err)
     return NIB_OK;
 }
 
+/* `wrong` is what getaddrinfo() returned. */
+static nib_status cannot_resolve(const char *host, int wrong, nib_err *err)
+{
+    const bool no_memory = wrong == EAI_MEMORY || (wrong == EAI_SYSTEM && errno == ENOMEM);
+    return serve_fail(err, no_memory ? NIB_NO_MEMORY : NIB_USAGE, "--host %s: %s", host,
+                      wrong == EAI_SYSTEM ? strerror(errno) : gai_strerror(wrong));
+}
+
 static nib_status open_socket(server *s, nib_err *err)
 {
     const serve_options *o = s->options;
@@ -76,7 +84,7 @@ static nib_status open_socket(server *s, nib_err *err)
     snprintf(s->host, sizeof s->host, "%s", host);
     const int wrong = getaddrinfo(host, port, &hints, &found);
     if (wrong != 0)
-        return serve_fail(err, NIB_USAGE, "--host %s: %s", host, gai_strerror(wrong));
+        return cannot_resolve(host, wrong, err);
     nib_status status = NIB_OK;
     if (!is_loopback(found->ai_addr) && o->keys->count == 0 && !o->insecure)
         status = serve_fail(err, NIB_USAGE,
