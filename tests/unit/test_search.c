@@ -139,6 +139,50 @@ static double distance(const result *r, float x, int64_t i, int64_t g, int code)
     return fabs((double)x - (double)nib__weight_value(&r->w, (int8_t)code, scale, zero));
 }
 
+/* The least squared error of a group under its stored scale. */
+static double least_error(const result *r, const float *x, int64_t i, int64_t g, int64_t size)
+{
+    double sum = 0;
+    for (int64_t j = g * size; j < (g + 1) * size; j++) {
+        double best = (double)INFINITY;
+        for (int code = 0; code < 16; code++)
+            best = fmin(best, distance(r, x[i * 128 + j], i, g, code));
+        sum += best * best;
+    }
+    return sum;
+}
+
+/* Scales of a byte: no other one of all is better by more than a percent of the error. */
+static void test_all_byte_scales(void **state)
+{
+    static const char *const names[] = {"mxfp4", "mxfp4-floor", "nvfp4", "nvfp4-block"};
+    static float x[CELLS];
+    static result r;
+    (void)state;
+    for (size_t s = 0; s < COUNT(names); s++) {
+        double found = 0, best = 0;
+        make_rows(x, NIB_TYPE_F32, 128, (unsigned)s);
+        quantize(&r, names[s], NIB_TYPE_F32, 128, x, NULL, NIB_PTQ_SEARCH, NULL);
+        const int64_t size = nib__scheme_group_size(&r.q.scheme, 128);
+        const bool is_e4m3 = r.q.scale_type == NIB_TYPE_E4M3;
+        for (int64_t i = 0; i < ROWS; i++)
+            for (int64_t g = 0; g < r.q.groups; g++) {
+                uint8_t *scale = &r.scales[i * r.q.groups + g];
+                const uint8_t stored = *scale;
+                double least = least_error(&r, x, i, g, size);
+                found += least;
+                for (int code = is_e4m3 ? 8 : 1; code <= (is_e4m3 ? 0x7e : 254); code++) {
+                    *scale = (uint8_t)code;
+                    least = fmin(least, least_error(&r, x, i, g, size));
+                }
+                *scale = stored;
+                best += least;
+            }
+        if (!(found <= 1.01 * best))
+            fail_msg("%s: %g is left, %g of the best scales", names[s], found, best);
+    }
+}
+
 static void test_codes_are_nearest(void **state)
 {
     static float x[CELLS];
@@ -282,10 +326,10 @@ static void test_one_scale_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_group_is_worse),    cmocka_unit_test(test_codes_are_nearest),
-        cmocka_unit_test(test_near_the_optimum),     cmocka_unit_test(test_importance_decides),
-        cmocka_unit_test(test_rows_agree),           cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_one_scale_is_refused),
+        cmocka_unit_test(test_no_group_is_worse),  cmocka_unit_test(test_codes_are_nearest),
+        cmocka_unit_test(test_all_byte_scales),    cmocka_unit_test(test_near_the_optimum),
+        cmocka_unit_test(test_importance_decides), cmocka_unit_test(test_rows_agree),
+        cmocka_unit_test(test_extremes),           cmocka_unit_test(test_one_scale_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
