@@ -71,8 +71,10 @@ typedef struct nib_verify_from_options {
 /* Checks a checkpoint against the receipt in its manifest (docs/quantization.md): compares the
  * source with the hashes in the receipt, makes the output again beside the checkpoint, which takes
  * its size on the disk, compares every file and names the tensors that differ, and removes it.
- * NIB_CHECK_FAILED: something differs, and the report, which is written in either case, says what;
- * NIB_BAD_INPUT: the checkpoint has no receipt, or one that cannot be read. */
+ * Without a receipt it gives a verdict on each tensor, from the source alone: rounded from it by
+ * which formula, with searched scales, altered at which places, not from it, or unknown.
+ * NIB_CHECK_FAILED: something differs or is unknown, and the report, which is written in either
+ * case, says what; NIB_BAD_INPUT: the receipt cannot be read. */
 NIB_CHECKED nib_status nib_verify_from(nib_model *model, const nib_verify_from_options *options,
                                        nib_form form, const nib_sink *sink, nib_err *err);
 

@@ -137,7 +137,8 @@ def verify_from(path: Path, source: Path, *, calibrate: Optional[Path] = None,
     """Makes a checkpoint again from its source, by its receipt, and compares every byte.
 
     source: what it was made from. calibrate, imatrix, tokenizer: where these files are now; None:
-    where the receipt says. CheckFailed: something differs; the exception's `report` says what.
+    where the receipt says. Without a receipt, gives a verdict on each tensor from the source alone.
+    CheckFailed: something differs or is unknown; the exception's `report` says what.
 
     >>> _ = nibble.quantize("models/nibble-tales", "tales-8da4w", "8da4w", force=True)
     >>> nibble.verify_from("tales-8da4w", "models/nibble-tales")["problems"]

@@ -141,6 +141,8 @@ const nib_ledger_code nib__ledger_codes[] = {
      "layers that bf16 would run faster, for one token or for a prompt"},
     {NIB_LEDGER_NOTE, "too-large", "what does not fit into memory, and what would"},
     {NIB_LEDGER_NOTE, "tuned", "`nibble tune` measured the order of kernels on this machine"},
+    {NIB_LEDGER_NOTE, "verdicts",
+     "what follows from the verdicts on a checkpoint without a receipt, and what does not"},
     {NIB_LEDGER_NOTE, "widened",
      "codes are widened, because the arithmetic unit cannot multiply them as stored"},
     {NIB_LEDGER_KIND_COUNT, NULL, NULL},

@@ -96,7 +96,8 @@ const command commands[] = {
     {"verify", "MODEL", "check a checkpoint for errors",
      "Checks hashes against the manifest, value ranges, NaN and Inf by tensor and index, and that "
      "every tensor implied by config.json is present exactly once. With --from, makes the "
-     "checkpoint again by its receipt instead. Exits 8 if it finds an error.",
+     "checkpoint again by its receipt instead, or judges each tensor by the source if there is no "
+     "receipt. Exits 8 if it finds an error.",
      "nibble verify MODEL\n"
      "nibble verify QUANTIZED --against MODEL\n"
      "nibble verify QUANTIZED --from MODEL",

@@ -164,7 +164,8 @@ const option option_table[] = {
      ON_VERIFY},
     {"from", 0, KIND_TEXT, AT(from), "MODEL",
      "what the checkpoint was made from: make it again by the receipt in its nibble.json, compare "
-     "every byte, and name what differs; takes its size on the disk meanwhile",
+     "every byte, and name what differs, which takes its size on the disk meanwhile; without a "
+     "receipt: say of each tensor how it comes from this model",
      ON_VERIFY},
     {"calibrate", 0, KIND_TEXT, AT(calibrate), "FILE",
      "with --from: where the calibration text is now (default: where the receipt says)", ON_VERIFY},

@@ -34,6 +34,12 @@ nib_status nib__quantize_again(nib_model *model, const nib_quantize_options *opt
 nib_status nib__convert_again(nib_model *model, const nib_convert_options *options,
                               const nib_examiner *examiner, nib_err *err);
 
+/* nib_verify_from of a checkpoint without a receipt: judges each of its tensors by the source's.
+ * manifest: its path, or NULL if there is none. */
+nib_status nib__verify_by_source(nib_model *model, const nib_verify_from_options *options,
+                                 const char *manifest, nib_form form, const nib_sink *sink,
+                                 nib_err *err);
+
 /* What calibration finds of the inputs of one linear layer. */
 typedef struct nib_input_stats {
     float range[2]; /* smallest and largest, and 0 */

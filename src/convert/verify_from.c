@@ -5,18 +5,14 @@
  * compares every file, and says of each that differs whether it, or the receipt, was changed.
  */
 #include "convert.h"
+#include "findings.h"
 #include "public_struct.h"
 #include "receipt_options.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 
-enum { FINDINGS_MAX = 200, TENSORS_SHOWN = 20, FINDING_TEXT = 700 };
-
-typedef struct receipt_finding {
-    const char *code, *name, *text;
-} receipt_finding;
+enum { TENSORS_SHOWN = 20 };
 
 /* One file: as the receipt names it, as it is stored, and as the source gives it. */
 typedef struct file_check {
@@ -32,8 +28,7 @@ typedef struct check {
     nib_arena arena;
     nib_ledger notes;
     nib_read_receipt receipt;
-    receipt_finding findings[FINDINGS_MAX];
-    size_t found; /* findings; only the first FINDINGS_MAX are kept */
+    nib_findings findings;
     file_check *files;
     size_t file_count;
     bool made; /* the output was made again */
@@ -43,27 +38,6 @@ typedef struct check {
 static const char *path_of(const nib_model *model)
 {
     return nib__checkpoint_path(model->net.checkpoint);
-}
-
-static nib_status add_finding(check *c, const char *code, const char *name, const char *format, ...)
-    NIB_PRINTF(4, 5);
-
-static nib_status add_finding(check *c, const char *code, const char *name, const char *format, ...)
-{
-    char text[FINDING_TEXT], shown[160];
-    va_list args;
-    if (c->found++ >= FINDINGS_MAX)
-        return NIB_OK;
-    va_start(args, format);
-    nib__vformat(text, sizeof text, format, args);
-    va_end(args);
-    nib__escape_name(shown, sizeof shown, name, strlen(name));
-    const receipt_finding f = {code, nib__arena_copy(&c->arena, shown, strlen(shown)),
-                               nib__arena_copy(&c->arena, text, strlen(text))};
-    if (f.name == NULL || f.text == NULL)
-        return nib__fail_memory(c->err, sizeof text, "the list of findings");
-    c->findings[c->found - 1] = f;
-    return NIB_OK;
 }
 
 /* ---- the inputs ---- */
@@ -103,20 +77,21 @@ static nib_status compare_lists(check *c, const char *kind, const nib_digests *n
             surplus++, first_surplus = stored->items[i].name;
     source = path_of(c->source);
     if (changed != 0)
-        NIB_TRY(add_finding(c, "source", source,
-                            "%zu of %zu %ss %s other bytes than the receipt names, the first %s: "
-                            "the source has changed, or it is another one",
-                            changed, named->count, kind, changed == 1 ? "has" : "have",
-                            nib__escape_string(a, first_changed)));
+        NIB_TRY(
+            nib__findings_add(&c->findings, "source", source,
+                              "%zu of %zu %ss %s other bytes than the receipt names, the first %s: "
+                              "the source has changed, or it is another one",
+                              changed, named->count, kind, changed == 1 ? "has" : "have",
+                              nib__escape_string(a, first_changed)));
     if (missing != 0)
-        NIB_TRY(add_finding(c, "source", source,
-                            "%zu of the %zu %ss that the receipt names %s missing, the first %s",
-                            missing, named->count, kind, missing == 1 ? "is" : "are",
-                            nib__escape_string(a, first_missing)));
+        NIB_TRY(nib__findings_add(
+            &c->findings, "source", source,
+            "%zu of the %zu %ss that the receipt names %s missing, the first %s", missing,
+            named->count, kind, missing == 1 ? "is" : "are", nib__escape_string(a, first_missing)));
     if (surplus != 0)
-        NIB_TRY(add_finding(c, "source", source, "%zu %s%s not in the receipt, the first %s",
-                            surplus, kind, surplus == 1 ? " is" : "s are",
-                            nib__escape_string(a, first_surplus)));
+        NIB_TRY(nib__findings_add(
+            &c->findings, "source", source, "%zu %s%s not in the receipt, the first %s", surplus,
+            kind, surplus == 1 ? " is" : "s are", nib__escape_string(a, first_surplus)));
     return NIB_OK;
 }
 
@@ -152,12 +127,13 @@ static nib_status compare_input(check *c, const char *option, const nib_asked_fi
     char a[NIB_DIGEST_TEXT], b[NIB_DIGEST_TEXT];
     if (named->size == found->size && nib__digest_equal(&named->digest, &found->digest))
         return NIB_OK;
-    return add_finding(c, option, found->path,
-                       "has %" PRIu64 " bytes and SHA-256 %s, but the receipt names %" PRIu64
-                       " bytes and %s: it has changed, or is another file; --%s FILE names the "
-                       "right one",
-                       found->size, nib__digest_text(a, &found->digest), named->size,
-                       nib__digest_text(b, &named->digest), option);
+    return nib__findings_add(
+        &c->findings, option, found->path,
+        "has %" PRIu64 " bytes and SHA-256 %s, but the receipt names %" PRIu64
+        " bytes and %s: it has changed, or is another file; --%s FILE names the "
+        "right one",
+        found->size, nib__digest_text(a, &found->digest), named->size,
+        nib__digest_text(b, &named->digest), option);
 }
 
 /* Checks an input where it is now, and uses it from there. */
@@ -176,7 +152,8 @@ static nib_status check_input(check *c, const char *option, nib_asked_file *name
     const nib_status status = is_tokenizer ? nib__asked_tokenizer(&found, path, &c->arena, &why)
                                            : nib__asked_file(&found, path, &why);
     if (status != NIB_OK)
-        return add_finding(c, option, path, "%s; --%s FILE says where it is now", why.text, option);
+        return nib__findings_add(&c->findings, option, path, "%s; --%s FILE says where it is now",
+                                 why.text, option);
     NIB_TRY(compare_input(c, option, named, &found));
     named->path = path;
     return NIB_OK;
@@ -190,7 +167,7 @@ static nib_status check_inputs(check *c)
     NIB_TRY(check_input(c, "tokenizer", &asked->tokenizer, c->options.tokenizer));
     const nib_model_options options = {
         .size = sizeof options, .convert = asked->convert, .tokenizer = asked->tokenizer.path};
-    if (c->found != 0)
+    if (c->findings.count != 0)
         return NIB_OK;
     NIB_TRY(nib_model_open(&c->source, c->model->engine, c->options.source, &options, c->err));
     if (c->source->net.checkpoint == NULL)
@@ -237,14 +214,15 @@ static nib_status report_named(check *c, const file_check *f)
 {
     char a[NIB_DIGEST_TEXT], b[NIB_DIGEST_TEXT];
     if (!f->is_stored)
-        return add_finding(c, "missing-file", f->name,
-                           "is named in the receipt, but cannot be opened beside it");
+        return nib__findings_add(&c->findings, "missing-file", f->name,
+                                 "is named in the receipt, but cannot be opened beside it");
     return nib__digest_equal(&f->named, &f->stored)
                ? NIB_OK
-               : add_finding(c, "file", f->name,
-                             "has SHA-256 %s, but the receipt names %s: the file or the receipt "
-                             "was changed",
-                             nib__digest_text(a, &f->stored), nib__digest_text(b, &f->named));
+               : nib__findings_add(
+                     &c->findings, "file", f->name,
+                     "has SHA-256 %s, but the receipt names %s: the file or the receipt "
+                     "was changed",
+                     nib__digest_text(a, &f->stored), nib__digest_text(b, &f->named));
 }
 
 /* Reports a file by the three hashes. */
@@ -253,27 +231,32 @@ static nib_status report_made(check *c, const file_check *f)
     if (!f->is_stored)
         return report_named(c, f);
     if (!f->is_made)
-        return add_finding(c, "receipt", f->name,
-                           "is named in the receipt, but source and options give no such file");
+        return nib__findings_add(
+            &c->findings, "receipt", f->name,
+            "is named in the receipt, but source and options give no such file");
     const bool named = nib__digest_equal(&f->named, &f->stored),
                made = nib__digest_equal(&f->made, &f->stored);
     if (named && made)
         return NIB_OK;
     if (made)
-        return add_finding(c, "receipt", f->name,
-                           "is what source and options give, but the receipt names other bytes: "
-                           "the receipt was changed");
+        return nib__findings_add(
+            &c->findings, "receipt", f->name,
+            "is what source and options give, but the receipt names other bytes: "
+            "the receipt was changed");
     if (nib__digest_equal(&f->named, &f->made))
-        return add_finding(c, "altered", f->name,
-                           "differs from what the receipt names and from what source and options "
-                           "give, which are the same: the file was changed");
+        return nib__findings_add(
+            &c->findings, "altered", f->name,
+            "differs from what the receipt names and from what source and options "
+            "give, which are the same: the file was changed");
     if (named)
-        return add_finding(c, "not-derived", f->name,
-                           "is as the receipt names it, but source and options give other bytes: "
-                           "it was not made from them by this version");
-    return add_finding(c, "not-derived", f->name,
-                       "differs from what the receipt names, and source and options give yet other "
-                       "bytes");
+        return nib__findings_add(
+            &c->findings, "not-derived", f->name,
+            "is as the receipt names it, but source and options give other bytes: "
+            "it was not made from them by this version");
+    return nib__findings_add(
+        &c->findings, "not-derived", f->name,
+        "differs from what the receipt names, and source and options give yet other "
+        "bytes");
 }
 
 /* ---- the tensors of files that differ ---- */
@@ -300,9 +283,10 @@ static nib_status compare_tensor(check *c, const nib_tensor *stored, const nib_t
     if (made == NULL || made->type != stored->type || made->bytes != stored->bytes ||
         nib__tensor_span(made) != nib__tensor_span(stored)) {
         ++*differing;
-        return add_finding(c, "tensor", stored->name, "%s",
-                           made == NULL ? "is stored, but source and options give no such tensor"
-                                        : "has another type or shape than source and options give");
+        return nib__findings_add(&c->findings, "tensor", stored->name, "%s",
+                                 made == NULL
+                                     ? "is stored, but source and options give no such tensor"
+                                     : "has another type or shape than source and options give");
     }
     const uint64_t span = nib__tensor_span(stored);
     const difference d = compare_bytes(stored->data, made->data, span);
@@ -312,10 +296,11 @@ static nib_status compare_tensor(check *c, const nib_tensor *stored, const nib_t
     if (++*differing > TENSORS_SHOWN)
         return NIB_OK;
     const uint64_t row = stored->shape[0] > 0 ? stored->bytes / (uint64_t)stored->shape[0] : 0;
-    return add_finding(c, "tensor", stored->name,
-                       "%" PRIu64 " of its %" PRIu64 " bytes differ from what source and options "
-                       "give, the first at byte %" PRIu64 ", in row %" PRIu64,
-                       d.count, span, d.first, row != 0 ? d.first / row : 0);
+    return nib__findings_add(&c->findings, "tensor", stored->name,
+                             "%" PRIu64 " of its %" PRIu64
+                             " bytes differ from what source and options "
+                             "give, the first at byte %" PRIu64 ", in row %" PRIu64,
+                             d.count, span, d.first, row != 0 ? d.first / row : 0);
 }
 
 static nib_status compare_tensors(check *c, const nib_checkpoint *made)
@@ -328,8 +313,8 @@ static nib_status compare_tensors(check *c, const nib_checkpoint *made)
     }
     for (size_t i = 0; i < nib__checkpoint_count(made); i++)
         if (nib__checkpoint_find(cp, nib__checkpoint_at(made, i)->name) == NULL)
-            NIB_TRY(add_finding(c, "tensor", nib__checkpoint_at(made, i)->name,
-                                "is missing: source and options give it"));
+            NIB_TRY(nib__findings_add(&c->findings, "tensor", nib__checkpoint_at(made, i)->name,
+                                      "is missing: source and options give it"));
     if (differing > TENSORS_SHOWN)
         nib__ledger_add_note(&c->notes, "receipt",
                              "%zu of %zu tensors differ; the first %d are listed", differing, count,
@@ -349,7 +334,7 @@ static nib_status see_made(void *ctx, const char *place, const nib_digests *outp
     const bool one = nib__path_kind(path_of(c->model)) != NIB_PATH_DIRECTORY;
     bool weights_differ = false;
     nib_checkpoint *made;
-    c->err = err;
+    c->err = c->findings.err = err;
     c->made = true;
     for (size_t i = 0; i < c->file_count; i++) {
         file_check *f = &c->files[i];
@@ -366,9 +351,10 @@ static nib_status see_made(void *ctx, const char *place, const nib_digests *outp
     }
     for (size_t i = 0; i < outputs->count && !one; i++)
         if (find_digest(&c->receipt.outputs, outputs->items[i].name) == NULL)
-            NIB_TRY(add_finding(c, "receipt", outputs->items[i].name,
-                                "source and options give this file, but the receipt does not name "
-                                "it"));
+            NIB_TRY(nib__findings_add(
+                &c->findings, "receipt", outputs->items[i].name,
+                "source and options give this file, but the receipt does not name "
+                "it"));
     if (!weights_differ)
         return NIB_OK;
     NIB_TRY(nib__checkpoint_open(&made, place, c->allocator, err));
@@ -425,18 +411,10 @@ static void note_receipt(check *c)
 
 static nib_status run_check(check *c)
 {
-    const char *path = path_of(c->model);
-    NIB_TRY(
-        nib__receipt_read(&c->receipt, c->model->net.checkpoint, &c->arena, c->allocator, c->err));
-    if (!c->receipt.found)
-        return nib__fail(c->err, NIB_BAD_INPUT,
-                         "%s: %s has no receipt, so nothing says how it was made; `nibble verify "
-                         "%s --against MODEL` compares the weights",
-                         path, c->receipt.manifest != NULL ? c->receipt.manifest : "it", path);
     note_receipt(c);
     NIB_TRY(list_files(c));
     NIB_TRY(check_inputs(c));
-    if (c->found == 0)
+    if (c->findings.count == 0)
         return make_again(c);
     for (size_t i = 0; i < c->file_count; i++)
         NIB_TRY(report_named(c, &c->files[i]));
@@ -458,44 +436,21 @@ static void render_json(const check *c, nib_text *out)
     nib__jsonw_pair_int(&w, "source_tensors", (int64_t)c->receipt.tensors.count);
     nib__jsonw_pair_int(&w, "files", (int64_t)c->file_count);
     nib__jsonw_pair_bool(&w, "made_again", c->made);
-    nib__jsonw_key(&w, "findings");
-    nib__jsonw_array(&w);
-    for (size_t i = 0; i < c->found && i < FINDINGS_MAX; i++) {
-        nib__jsonw_object(&w);
-        nib__jsonw_pair_string(&w, "code", c->findings[i].code);
-        nib__jsonw_pair_string(&w, "name", c->findings[i].name);
-        nib__jsonw_pair_string(&w, "text", c->findings[i].text);
-        nib__jsonw_object_end(&w);
-    }
-    nib__jsonw_array_end(&w);
-    nib__jsonw_pair_int(&w, "problems", (int64_t)c->found);
-    nib__jsonw_key(&w, "notes");
-    nib__jsonw_array(&w);
-    for (size_t i = 0; i < c->notes.note_count; i++) {
-        nib__jsonw_object(&w);
-        nib__jsonw_pair_string(&w, "code", c->notes.notes[i].code);
-        nib__jsonw_pair_string(&w, "text", c->notes.notes[i].text);
-        nib__jsonw_object_end(&w);
-    }
-    nib__jsonw_array_end(&w);
+    nib__findings_json(&c->findings, &c->notes, &w);
     nib__jsonw_report_end(&w);
 }
 
 static void render_text(const check *c, nib_text *out)
 {
-    char head[256], a[NIB_SHOWN];
-    for (size_t i = 0; i < c->found && i < FINDINGS_MAX; i++) {
-        snprintf(head, sizeof head, "%s: %s: ", c->findings[i].code, c->findings[i].name);
-        nib__ledger_wrap(out, head, "    ", 100, c->findings[i].text);
-    }
-    for (size_t i = 0; i < c->notes.note_count; i++)
-        nib__ledger_wrap(out, "note: ", "    ", 100, c->notes.notes[i].text);
-    if (c->found == 0)
+    char a[NIB_SHOWN];
+    nib__findings_text(&c->findings, &c->notes, out);
+    if (c->findings.count == 0)
         nib__text_format(
             out, "made again from the %zu tensors of %s: all %zu files are the same bytes\n",
             c->receipt.tensors.count, nib__escape_string(a, c->options.source), c->file_count);
     else
-        nib__text_format(out, "%zu problem%s\n", c->found, c->found == 1 ? "" : "s");
+        nib__text_format(out, "%zu problem%s\n", c->findings.count,
+                         c->findings.count == 1 ? "" : "s");
 }
 
 static nib_status report(check *c, nib_form form, const nib_sink *sink, nib_err *err)
@@ -509,9 +464,9 @@ static nib_status report(check *c, nib_form form, const nib_sink *sink, nib_err 
     nib_status status = c->notes.failed ? nib__fail_memory(err, 0, "the report")
                                         : nib__text_flush(&text, sink, err);
     nib__text_free(&text);
-    if (status == NIB_OK && c->found != 0)
+    if (status == NIB_OK && c->findings.count != 0)
         status = nib__fail(err, NIB_CHECK_FAILED, "%s: %zu problem%s found", path_of(c->model),
-                           c->found, c->found == 1 ? " was" : "s were");
+                           c->findings.count, c->findings.count == 1 ? " was" : "s were");
     return status;
 }
 
@@ -532,11 +487,19 @@ nib_status nib_verify_from(nib_model *model, const nib_verify_from_options *opti
         return nib__fail_memory(err, sizeof *c, "a check");
     *c = (check){.model = model, .options = o, .allocator = &model->engine->allocator, .err = err};
     nib__arena_init(&c->arena, c->allocator, 0);
+    c->findings = (nib_findings){.arena = &c->arena, .err = err};
     nib__ledger_init(&c->notes, c->allocator);
-    nib_status status = run_check(c);
-    status = nib__checkpoint_check_files(model->net.checkpoint, status, err);
-    if (status == NIB_OK)
-        status = report(c, form, sink, err);
+    nib_status status =
+        nib__receipt_read(&c->receipt, model->net.checkpoint, &c->arena, c->allocator, err);
+    if (status == NIB_OK && !c->receipt.found) {
+        status = nib__verify_by_source(model, &o, c->receipt.manifest, form, sink, err);
+    } else {
+        if (status == NIB_OK)
+            status = run_check(c);
+        status = nib__checkpoint_check_files(model->net.checkpoint, status, err);
+        if (status == NIB_OK)
+            status = report(c, form, sink, err);
+    }
     nib_model_close(c->source);
     nib__receipt_free(&c->receipt, c->allocator);
     nib__ledger_free(&c->notes);

@@ -144,7 +144,7 @@ differs b "$MODEL" 'calibrate: moved.txt: has 5005 bytes and SHA-256 * but the r
 refused 2 '--calibrate moved.txt has no effect: the receipt names no such file' verify a --from "$MODEL" --calibrate moved.txt
 refused 2 '--calibrate has no effect without --from*' verify a --calibrate moved.txt
 refused 2 '--against has no effect with --from*' verify a --from "$MODEL" --against a
-refused 3 '*has no receipt, so nothing says how it was made; *' verify "$MODEL" --from "$MODEL"
+refused 2 '--calibrate text.txt has no effect: * has no receipt that names such a file' verify "$MODEL" --from "$MODEL" --calibrate text.txt
 nibble verify a --from "$MODEL" --json | members verify-from schema=1 receipt=str program=str command=str source=str source_tensors=63 files=5 made_again=true \
     findings=list problems=0 notes=list
 

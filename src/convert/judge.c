@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Verdicts on weights. In this order, with what each needs:
+ *
+ *   a formula's codes, scales and zeros again, all equal       rounded, and nothing else
+ *   every code the nearest under its stored scale              rounded, if the scales follow from
+ *                                                              the groups' ranges; else searched
+ *   the codes of every group nearest under some one scale      searched
+ *   one of these for all but 1 code or scale in 1,000          altered, with the places
+ *   hardly any correlation                                     other
+ */
+#include "judge_rows.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#define X(id, name, accounted) {name, accounted},
+const nib_origin_info nib__origins[NIB_ORIGIN_COUNT] = {NIB_ORIGINS(X)};
+#undef X
+
+enum {
+    PROBED = 64,     /* rows that all candidates are tried on */
+    FEW = 1000,      /* at most one in so many is an alteration */
+    RARE = 10000,    /* rarer than differences of an unknown order of operations */
+    LARGE = 1 << 14, /* codes of a weight in which three differences are rare, too */
+};
+
+static const char *const rule_words[NIB_RULES] = {
+    [NIB_RULE_HALF] = "max|w| over half the range of codes",
+    [NIB_RULE_TOP] = "max|w| over the largest code",
+    [NIB_RULE_BOTTOM] = "the value of max|w| over the lowest code",
+    [NIB_RULE_RANGE] = "(max - min) over the range of codes",
+    [NIB_RULE_RANGE0] = "(max - min, with 0) over the range of codes",
+    [NIB_RULE_UP] = "the power of two above max|w| over the largest code",
+    [NIB_RULE_DOWN] = "the power of two of max|w| over that of the largest code",
+};
+
+static nib_status judge_as(nib_judgement *out, nib_origin verdict, const char *format, ...)
+    NIB_PRINTF(3, 4);
+
+static nib_status judge_as(nib_judgement *out, nib_origin verdict, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    nib__vformat(out->text, sizeof out->text, format, args);
+    va_end(args);
+    out->verdict = verdict;
+    return NIB_OK;
+}
+
+/* ---- weights of codes ---- */
+
+/* A judgement in the making. */
+typedef struct judge {
+    nib_comparison c;
+    nib_judgement *out;
+    nib_arena arena;
+    nib_err *err;
+} judge;
+
+static int64_t total(const nib_tally *t) { return t->codes + t->scales; }
+
+/* Drops what cannot explain the weight. */
+static void drop_candidates(nib_comparison *c)
+{
+    const nib_row_counts *m = &c->measured;
+    size_t replays = 0, roundings = 0;
+    for (size_t r = 0; r < c->replay_count; r++)
+        if (total(&m->replays[r]) * 20 <= m->codes)
+            c->replays[replays++] = c->replays[r];
+    for (size_t r = 0; r < c->rounding_count; r++)
+        if (m->roundings[r].codes * 20 <= m->codes || r == 0)
+            c->roundings[roundings++] = c->roundings[r];
+    c->replay_count = replays;
+    c->rounding_count = roundings;
+}
+
+/* The candidate with the fewest differences; the first of equal ones. */
+static size_t find_least(const nib_tally *tallies, size_t count)
+{
+    size_t best = 0;
+    for (size_t r = 1; r < count; r++)
+        if (total(&tallies[r]) < total(&tallies[best]))
+            best = r;
+    return best;
+}
+
+/* The rule that most scales follow. */
+static nib_scale_rule find_rule(const nib_row_counts *m)
+{
+    int best = 0;
+    for (int rule = 1; rule < NIB_RULES; rule++)
+        if (m->near[rule] > m->near[best])
+            best = rule;
+    return (nib_scale_rule)best;
+}
+
+/* Groups whose scale or zero does not follow the rule, at most. */
+static int64_t unruled(const nib_row_counts *m)
+{
+    return m->ruled - m->near[find_rule(m)] + m->zeros_off;
+}
+
+/* "max|w| over ...", or how stored scales compare with the nearest rule. */
+static const char *describe_scales(char out[240], const nib_comparison *c)
+{
+    const nib_row_counts *m = &c->measured;
+    const nib_scale_rule rule = find_rule(m);
+    int shown = rule;
+    for (int r = 0; r < NIB_RULES && m->near[rule] == 0; r++)
+        if (m->ratio[r][0] <= m->ratio[r][1]) {
+            shown = r;
+            break;
+        }
+    if (m->ruled == 0)
+        snprintf(out, 240, "no group has a range to compare with");
+    else if (unruled(m) == 0)
+        nib__format(out, 240, "the scales are %s, to %.2g %%", rule_words[rule],
+                    100 * nib__scale_tolerance(c));
+    else
+        nib__format(out, 240, "the scales are %.3g to %.3g times %s", (double)m->ratio[shown][0],
+                    (double)m->ratio[shown][1], rule_words[shown]);
+    return out;
+}
+
+static double correlation(const nib_row_counts *m)
+{
+    const double squares = m->source_square * m->square;
+    return squares > 0 ? m->dot / sqrt(squares) : m->source_square == m->square ? 1 : 0;
+}
+
+/* How many of the differences cannot come from arithmetic. */
+static int64_t count_altered(const nib_tally *t, int64_t codes)
+{
+    const int64_t rare = codes / RARE + (codes >= LARGE ? 3 : 0);
+    return total(t) <= rare ? t->firm : t->hard;
+}
+
+/* The best candidate explains the weight, but for few places. */
+static nib_status judge_places(judge *j, bool is_replay, size_t r, const char *made)
+{
+    const nib_row_counts *m = &j->c.measured;
+    const nib_tally *t = is_replay ? &m->replays[r] : &m->roundings[r];
+    const int64_t altered = count_altered(t, m->codes);
+    NIB_TRY(nib__compare_places(&j->c, is_replay, r, j->out, &j->arena, j->err));
+    j->out->altered = total(t);
+    if (altered == 0)
+        return judge_as(j->out, NIB_ORIGIN_ROUNDED,
+                        "%s; %" PRId64 " of %" PRId64
+                        " codes lie at the border of two, where the order of operations decides",
+                        made, total(t), m->codes);
+    return judge_as(j->out, NIB_ORIGIN_ALTERED,
+                    "%" PRId64 " of %" PRId64 " codes and %" PRId64
+                    " scales differ from what the source gives; the others are %s",
+                    t->codes, m->codes, t->scales, made);
+}
+
+static const char *type_words(nib_type type)
+{
+    return type == NIB_TYPE_BF16 ? "bf16" : type == NIB_TYPE_F16 ? "f16" : "f32";
+}
+
+/* Replays. *done: there is a verdict. */
+static nib_status judge_replays(judge *j, bool *done)
+{
+    const nib_comparison *c = &j->c;
+    const nib_row_counts *m = &c->measured;
+    char name[64], made[160];
+    if (c->replay_count == 0)
+        return NIB_OK;
+    const size_t r = find_least(m->replays, c->replay_count);
+    const nib_tally *t = &m->replays[r];
+    snprintf(made, sizeof made, "rounded to nearest by %s in %s",
+             nib__scheme_name(name, &c->replays[r].scheme), type_words(c->replays[r].source));
+    *done = true;
+    if (total(t) == 0)
+        return judge_as(j->out, NIB_ORIGIN_ROUNDED,
+                        "%s: all %" PRId64 " codes, and the scales, are what the formula gives",
+                        made, m->codes);
+    const size_t other = find_least(m->roundings, c->rounding_count);
+    const int64_t few_scales = m->groups / FEW + (m->groups >= FEW / 4 ? 1 : 0);
+    if (t->codes <= m->roundings[other].codes && t->scales <= few_scales &&
+        count_altered(t, m->codes) <= m->codes / FEW && total(t) * 100 <= m->codes)
+        return judge_places(j, true, r, made);
+    *done = false;
+    return NIB_OK;
+}
+
+/* Every code is the nearest, or nearly every one. */
+static nib_status judge_roundings(judge *j, bool *done)
+{
+    const nib_row_counts *m = &j->c.measured;
+    const size_t r = find_least(m->roundings, j->c.rounding_count);
+    const nib_tally *t = &m->roundings[r];
+    const int64_t off_rule = unruled(m), altered = count_altered(t, m->codes);
+    const bool follows = m->ruled > 0 && off_rule * FEW <= m->ruled;
+    char scales[240], made[320];
+    describe_scales(scales, &j->c);
+    snprintf(made, sizeof made, "the nearest under their %s scales, and %s",
+             j->c.roundings[r].rule >= 0 ? "unrounded" : "stored", scales);
+    *done = true;
+    if (follows && off_rule != 0 && altered == 0) {
+        NIB_TRY(nib__compare_scale_places(&j->c, find_rule(m), j->out, &j->arena, j->err));
+        j->out->altered = off_rule;
+        return judge_as(j->out, NIB_ORIGIN_ALTERED,
+                        "%" PRId64 " of %" PRId64
+                        " scales differ from what the source gives; the codes are %s",
+                        off_rule, m->ruled, made);
+    }
+    if (total(t) == 0)
+        return judge_as(j->out, off_rule == 0 ? NIB_ORIGIN_ROUNDED : NIB_ORIGIN_SEARCHED,
+                        "all %" PRId64 " codes are %s", m->codes, made);
+    if (follows && altered <= m->codes / FEW && (altered > 0 || m->off == 0))
+        return judge_places(j, false, r, made);
+    *done = false;
+    return NIB_OK;
+}
+
+static nib_status judge_codes(judge *j)
+{
+    const nib_row_counts *m = &j->c.measured;
+    const double like = correlation(m);
+    bool done = false;
+    char scales[240];
+    NIB_TRY(judge_replays(j, &done));
+    if (!done)
+        NIB_TRY(judge_roundings(j, &done));
+    if (done)
+        return NIB_OK;
+    describe_scales(scales, &j->c);
+    if (m->unshared == 0)
+        return judge_as(
+            j->out, NIB_ORIGIN_SEARCHED,
+            "the codes of each of %" PRId64
+            " groups are nearest under one scale, which is not the stored one in %" PRId64
+            ": scales were fitted to codes; %s",
+            m->groups, m->off_groups, scales);
+    if (fabs(like) < 0.3)
+        return judge_as(j->out, NIB_ORIGIN_OTHER,
+                        "the values have a correlation of %.3f with the source's", like);
+    return judge_as(j->out, NIB_ORIGIN_UNKNOWN,
+                    "%" PRId64 " of %" PRId64
+                    " codes are not the nearest under their scale, the farthest by %.3g steps; the "
+                    "values have a correlation of %.6f with the source's; %s",
+                    m->off, m->codes, m->farthest, like, scales);
+}
+
+static nib_status measure_codes(judge *j)
+{
+    const nib_weight *w = j->c.pair->weight;
+    const int64_t band = nib__max(1, w->scale_rows);
+    const int64_t probed = nib__min(w->n, nib__ceil_div(PROBED, band) * band);
+    NIB_TRY(nib__compare_rows(&j->c, probed, &j->arena, j->err));
+    if (probed == w->n)
+        return NIB_OK;
+    drop_candidates(&j->c);
+    return nib__compare_rows(&j->c, w->n, &j->arena, j->err);
+}
+
+/* ---- values ---- */
+
+static float cast_value(nib_type type, float x)
+{
+    float out;
+    uint64_t room;
+    if (!nib__type_is_float(type) || type == NIB_TYPE_F64)
+        return x;
+    nib__from_f32(&room, type, &x, 1);
+    nib__to_f32(&out, &room, type, 1);
+    return out;
+}
+
+static bool same_value(float a, float b) { return a == b || (isnan(a) && isnan(b)); }
+
+/* What a comparison of values counts. */
+typedef struct value_counts {
+    int64_t changed, cast; /* other than the source's; other than the source's cast */
+    double dot, square, source_square;
+} value_counts;
+
+static void count_values(value_counts *v, const float *values, nib_type type, const float *source,
+                         int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const double a = (double)values[i], b = (double)source[i];
+        v->changed += !same_value(values[i], source[i]);
+        v->cast += !same_value(values[i], cast_value(type, source[i]));
+        v->dot += a * b;
+        v->square += a * a;
+        v->source_square += b * b;
+    }
+}
+
+static void judge_counts(nib_judgement *out, const value_counts *v, nib_type type,
+                         nib_type source_type, int64_t count)
+{
+    const nib_row_counts m = {
+        .dot = v->dot, .square = v->square, .source_square = v->source_square};
+    const double like = correlation(&m);
+    if (v->changed == 0)
+        (void)judge_as(out, NIB_ORIGIN_SAME, "all %" PRId64 " values", count);
+    else if (v->cast == 0)
+        (void)judge_as(out, NIB_ORIGIN_CAST, "all %" PRId64 " values, from %s to %s", count,
+                       nib__type_name(source_type), nib__type_name(type));
+    else if (v->cast * FEW <= count || v->cast == 1)
+        (void)judge_as(out, NIB_ORIGIN_ALTERED, "%" PRId64 " of %" PRId64 " values differ", v->cast,
+                       count);
+    else if (!(fabs(like) >= 0.3))
+        (void)judge_as(out, NIB_ORIGIN_OTHER,
+                       "the values have a correlation of %.3f with the source's", like);
+    else
+        (void)judge_as(out, NIB_ORIGIN_UNKNOWN,
+                       "%" PRId64 " of %" PRId64
+                       " values differ; they have a correlation of %.6f with the source's",
+                       v->cast, count, like);
+    out->altered = v->cast;
+}
+
+static void add_value_places(nib_judgement *out, const float *values, nib_type type,
+                             const float *source, int64_t count, int64_t row)
+{
+    for (int64_t i = 0; i < count && out->place_count < NIB_JUDGE_PLACES; i++) {
+        const float wanted = cast_value(type, source[i]);
+        if (!same_value(values[i], wanted))
+            out->places[out->place_count++] = (nib_judge_place){row, i, false, values[i], wanted};
+    }
+}
+
+void nib__judge_values(nib_judgement *out, const float *values, nib_type type, const float *source,
+                       nib_type source_type, int64_t count)
+{
+    value_counts v = {.changed = 0};
+    *out = (nib_judgement){.verdict = NIB_ORIGIN_UNKNOWN};
+    count_values(&v, values, type, source, count);
+    judge_counts(out, &v, type, source_type, count);
+    if (out->verdict == NIB_ORIGIN_ALTERED)
+        add_value_places(out, values, type, source, count, 0);
+}
+
+/* ---- weights of floats ---- */
+
+typedef struct float_rows {
+    const nib_judge_pair *pair;
+    float *rows;           /* [threads][2][k] */
+    value_counts *rows_of; /* [n] */
+    nib_type type;
+} float_rows;
+
+static void count_rows(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const float_rows *f = ctx;
+    const int64_t k = f->pair->weight->k;
+    float *a = f->rows + 2 * worker * k, *b = a + k;
+    for (int64_t i = begin; i < end; i++) {
+        nib__weight_row(f->pair->weight, i, a);
+        nib__weight_row(f->pair->source, i, b);
+        count_values(&f->rows_of[i], a, f->type, b, k);
+    }
+}
+
+static nib_status judge_floats(judge *j)
+{
+    const nib_judge_pair *pair = j->c.pair;
+    const nib_weight *w = pair->weight;
+    const uint64_t threads = (uint64_t)nib__pool_threads(pair->pool);
+    float_rows f = {.pair = pair,
+                    .rows = nib__arena_take(&j->arena, 2 * threads * (uint64_t)w->k, sizeof(float)),
+                    .rows_of = nib__arena_take(&j->arena, (uint64_t)w->n, sizeof *f.rows_of),
+                    .type = nib__float_type(w->scheme.code)};
+    value_counts v = {.changed = 0};
+    if (f.rows == NULL || f.rows_of == NULL)
+        return nib__fail_memory(j->err, (uint64_t)w->n * sizeof *f.rows_of, "a comparison");
+    nib__pool_run(pair->pool, w->n, 4, false, count_rows, &f);
+    for (int64_t i = 0; i < w->n; i++) {
+        v.changed += f.rows_of[i].changed;
+        v.cast += f.rows_of[i].cast;
+        v.dot += f.rows_of[i].dot;
+        v.square += f.rows_of[i].square;
+        v.source_square += f.rows_of[i].source_square;
+    }
+    judge_counts(j->out, &v, f.type, nib__float_type(pair->source->scheme.code), w->n * w->k);
+    for (int64_t i = 0; i < w->n && j->out->verdict == NIB_ORIGIN_ALTERED; i++) {
+        if (f.rows_of[i].cast == 0)
+            continue;
+        nib__weight_row(w, i, f.rows);
+        nib__weight_row(pair->source, i, f.rows + w->k);
+        add_value_places(j->out, f.rows, f.type, f.rows + w->k, w->k, i);
+    }
+    return NIB_OK;
+}
+
+nib_status nib__judge_weight(nib_judgement *out, const nib_judge_pair *pair, nib_err *err)
+{
+    judge j = {.c = {.pair = pair}, .out = out, .err = err};
+    nib_status status;
+    *out = (nib_judgement){.verdict = NIB_ORIGIN_UNKNOWN};
+    nib__arena_init(&j.arena, pair->allocator, 0);
+    if (nib__scheme_is_quantized(&pair->weight->scheme)) {
+        status = measure_codes(&j);
+        if (status == NIB_OK)
+            status = judge_codes(&j);
+    } else {
+        status = judge_floats(&j);
+    }
+    nib__arena_free(&j.arena);
+    if (pair->checkpoint != NULL)
+        nib__checkpoint_release_rows(pair->checkpoint, pair->weight, 0, pair->weight->n);
+    if (pair->source_checkpoint != NULL)
+        nib__checkpoint_release_rows(pair->source_checkpoint, pair->source, 0, pair->source->n);
+    return status;
+}

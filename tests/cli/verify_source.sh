@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# nibble verify OUT --from SOURCE without a receipt: a verdict for every tensor, in every dialect; changed codes, scales and
+# values are found and named; another source is never a yes.
+damage() { "$REPO/tests/cli/tensors" "$@"; }
+
+# judged OUT SOURCE CONDITION: on the report d, t(NAME) the tensor of that name, v the counts of verdicts
+judged() {
+    local status=0
+    nibble verify "$1" --from "$2" --json >report 2>sentence || status=$?
+    python3 -c 'import json, sys
+d = json.load(open("report"))
+t = lambda name: next(x for x in d["tensors"] if x["name"] == name)
+v = {k: n for k, n in d["verdicts"].items() if n}
+sys.exit(not (eval(sys.argv[1]) and int(sys.argv[2]) == (8 if d["problems"] else 0)))' "$3" "$status" ||
+        equal "judgement of $1" "$3" "$status $(cat report sentence)"
+}
+
+# without FORMAT RECIPE OUT: quantized in that format, without the receipt
+without() {
+    nibble quantize "$MODEL" "$3" --recipe "$2" --format "$1" --quiet >/dev/null
+    rm -f "$3/nibble.json" "$3.nibble.json"
+}
+
+without torchao 8da4w a
+nibble verify a --from "$MODEL" >report
+check 'a verdict for each tensor' test 36 = "$(grep -c '^rounded: ' report)"
+check 'all are counted' grep -q '^no receipt; 63 tensors: 27 same, 36 rounded, 0 problems$' report
+check 'what is not shown is said' grep -q '^note: nothing here vouches for ' report
+nibble verify a --from "$MODEL" --json | members verify-from-source schema=1 receipt=null manifest=null source=str tensors[].name=str tensors[].verdict=str \
+    tensors[].text=str tensors[].differing=int tensors[].places=list verdicts.rounded=36 findings=list problems=0 notes=list
+check 'the same report for other threads' test "$(nibble verify a --from "$MODEL" -t 1 | sha256sum)" = "$(nibble verify a --from "$MODEL" -t 2 | sha256sum)"
+
+# every dialect that is written
+for format in compressed-tensors nibble; do
+    without $format 8da4w-asym d
+    judged d "$MODEL" 'v == {"same": 27, "rounded": 36}'
+    rm -r d
+done
+without compressed-tensors int8wo d
+judged d "$MODEL" 'v == {"same": 27, "rounded": 36}'
+rm -r d
+without gguf int4wo-g32-sym-ggml d.gguf
+judged d.gguf "$MODEL" 'v["rounded"] == 36 and d["problems"] == 0'
+rm d.gguf
+
+# changed places, by row and column
+cp -r a altered
+damage altered/model.safetensors flip model.layers.3.mlp.up_proj._weight_qdata 1234
+judged altered "$MODEL" '(v == {"same": 27, "rounded": 35, "altered": 1} and t("model.layers.3.mlp.up_proj.weight")["places"][0]["row"] == 5
+    and t("model.layers.3.mlp.up_proj.weight")["places"][0]["column"] == 114 and t("model.layers.3.mlp.up_proj.weight")["differing"] == 1)'
+check 'the code is named with what is expected' grep -q 'row 5, column 114: found ' report
+damage altered/model.safetensors put model.norm.weight 6 803f
+judged altered "$MODEL" 'v["altered"] == 2 and t("model.norm.weight")["places"] == [{"row": 0, "column": 3, "scale": False, "found": 1, "expected": t("model.norm.weight")["places"][0]["expected"]}]'
+rm -r altered
+cp -r a altered
+damage altered/model.safetensors put model.layers.0.mlp.up_proj._weight_scale 11 3f
+judged altered "$MODEL" 't("model.layers.0.mlp.up_proj.weight")["verdict"] == "altered" and t("model.layers.0.mlp.up_proj.weight")["places"][0]["scale"]'
+rm -r altered
+
+# what is missing, surplus or of another source
+cp -r a less
+damage less/model.safetensors drop model.norm.weight
+judged less "$MODEL" '[f["code"] for f in d["findings"]] == ["missing"]'
+rm -r less
+cp -r "$MODEL" source
+damage source/model.safetensors drop model.norm.weight
+judged a source 't("model.norm.weight")["verdict"] == "other" and d["problems"] == 1'
+cp "$MODEL/model.safetensors" source
+python3 -c 'import sys
+data = bytearray(open(sys.argv[1], "rb").read())
+size = int.from_bytes(data[:8], "little") + 8
+for i in range(size, len(data) - 1, 2): # another order of the values
+    data[i + 1] ^= (i * 2654435761 >> 7 & 1) << 7
+open(sys.argv[1], "wb").write(data)' source/model.safetensors
+judged a source 'v.get("rounded", 0) + v.get("searched", 0) + v.get("same", 0) == 0'
+rm -r source
+
+# conversions
+nibble convert "$MODEL" c --format safetensors --dtype f16 --quiet >/dev/null
+rm c/nibble.json
+judged c "$MODEL" 'd["problems"] == 0 and v == {"same": v["same"], "cast": 63 - v["same"]} and v["cast"] > 0'
