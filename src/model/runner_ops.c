@@ -60,7 +60,15 @@ int64_t nib__grain_for(const nib_runner *r, int64_t count)
         1, nib__ceil_div(count, (int64_t)nib__pool_threads(r->engine->pool) * PARTS_PER_WORKER));
 }
 
-enum { FEW_OUTPUTS = 16 };
+/* Outputs that a worker takes at once, for few tokens: several panels of most rows, fewer where a
+ * worker's share is small. */
+enum { FEW_OUTPUTS = 64, FEW_OUTPUTS_LEAST = 16, TAKES_PER_WORKER = 4 };
+
+static int64_t few_grain(int64_t count, int64_t step, int threads)
+{
+    const int64_t share = count * step / ((int64_t)threads * TAKES_PER_WORKER);
+    return nib__ceil_div(nib__max(FEW_OUTPUTS_LEAST, nib__min(FEW_OUTPUTS, share)), step);
+}
 
 void nib__share_outputs(nib_pool *pool, int64_t count, int64_t step, int64_t m, nib_pool_job job,
                         void *ctx)
@@ -69,7 +77,8 @@ void nib__share_outputs(nib_pool *pool, int64_t count, int64_t step, int64_t m, 
     if (m > NIB_FEW_TOKENS) /* each part prepares the inputs for itself */
         nib__pool_run(pool, count, nib__ceil_div(count, parts), true, job, ctx);
     else
-        nib__pool_share_out(pool, count, nib__ceil_div(FEW_OUTPUTS, step), true, job, ctx);
+        nib__pool_share_out(pool, count, few_grain(count, step, nib__pool_threads(pool)), true, job,
+                            ctx);
 }
 
 nib_status nib__run_on_gpu(nib_runner *r, const nib_kernel *row, const void *args, nib_err *err)

@@ -21,11 +21,13 @@
 
 enum {
     TILE = 6,         /* tokens per tile */
+    COLUMNS = 4,      /* vectors of 16 outputs in a pass of decode: a panel's 2, or those of two */
     CHUNK_UNITS = 16, /* units of 32 k per chunk, in prefill */
     /* Up to this many tokens, unpacking a chunk costs more than unpacking for each tile. */
     DIRECT_INT4 = 12,
     DIRECT_INT8 = 24,
-    AHEAD = 8192 /* bytes between the loads and the prefetches of decode */
+    AHEAD = 8192, /* bytes between the loads and the prefetches of decode */
+    AHEAD_NEAR = 576 /* the same where nib__fetches_near() */
 };
 
 /* Whether decode, rather than prefill, handles m tokens. */
@@ -166,7 +168,7 @@ NIB_INLINE void store_row(const nib_linear *a, int64_t r, int64_t n0, __m512 t0,
     _mm512_mask_storeu_ps(y + 16, m1, t1);
 }
 
-/* ---- decode: tiles of up to TILE tokens over a whole panel ---- */
+/* ---- decode: tiles of up to TILE tokens over a whole panel, or of one token over two ---- */
 
 typedef struct int_panel {
     const nib_linear *a;
@@ -207,10 +209,23 @@ NIB_INLINE __m512 add_scaled(const nib_int_layout *l, const uint8_t *zeros, __m5
     return f;
 }
 
-/* One group of `units` units for `m` tokens: sums f[m][2] += scale * dot. */
+/* Where column vector c of a pass has the bytes that its first panel has at `p`. */
+NIB_INLINE const uint8_t *of_column(const nib_int_layout *l, const uint8_t *p, int c)
+{
+    return p + (size_t)(c / 2) * l->panel_bytes;
+}
+
+NIB_INLINE size_t decode_distance(void)
+{
+    return nib__fetches_near() ? AHEAD_NEAR : nib__fetch_distance(AHEAD);
+}
+
+/* One group of `units` units for `m` tokens and `columns` vectors of 16 outputs: sums f[m][columns]
+ * += scale * dot. */
 NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group, int64_t g,
-                                       int64_t units, int64_t r0, const int8_t **x, __m512 f[][2],
-                                       int m, decode_form form, int bits)
+                                       int64_t units, int64_t r0, const int8_t **x,
+                                       __m512 f[][COLUMNS], int m, int columns, decode_form form,
+                                       int bits)
 {
     const nib_int_layout *l = p->l;
     const bool plain = form != DECODE_ZEROS && form != DECODE_PAIR && form != DECODE_ZEROS_BIAS;
@@ -220,38 +235,49 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     const __m512i ones = _mm512_set1_epi8(1);
     const uint8_t *codes = group + l->header;
     const int32_t *terms = p->terms + g;
-    const size_t ahead = nib__fetch_distance(AHEAD);
-    __m512i dots[TILE][2], sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    const size_t ahead = decode_distance();
+    __m512i dots[TILE][COLUMNS], sums[COLUMNS];
+#pragma GCC unroll 4
+    for (int c = 0; c < columns; c++) {
+        sums[c] = _mm512_setzero_si512();
 #pragma GCC unroll 6
-    for (int r = 0; r < m; r++)
-        dots[r][0] = dots[r][1] =
-            plain ? broadcast4(terms + r * l->groups) : _mm512_setzero_si512();
+        for (int r = 0; r < m; r++)
+            dots[r][c] = plain ? broadcast4(terms + r * l->groups) : _mm512_setzero_si512();
+    }
     if (is_biased)
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++)
-            add_int_bias(p->a, p->n0, dots[r]);
+            for (int c = 0; c < columns; c += 2)
+                add_int_bias(p->a, p->n0 + 16 * c, dots[r] + c);
+    if (ahead != 0)
+        for (size_t line = 0; line < l->header; line += 64)
+            for (int c = 0; c < columns; c += 2)
+                _mm_prefetch(nib__ahead(of_column(l, group, c), ahead + line), _MM_HINT_T0);
     for (int64_t unit = 0; unit < units; unit++, codes += l->unit_bytes) {
         /* on Zen 4, prefetching what was just read costs int8 a fifth, and int4 nothing */
         if (bits != 8 || ahead != 0)
+            for (int c = 0; c < columns; c += 2)
 #pragma GCC unroll 16
-            for (int line = 0; line < unit_k * bits / 16; line++)
-                _mm_prefetch(nib__ahead(codes, ahead + 64 * (size_t)line), _MM_HINT_T0);
+                for (int line = 0; line < unit_k * bits / 16; line++)
+                    _mm_prefetch(nib__ahead(of_column(l, codes, c), ahead + 64 * (size_t)line),
+                                 _MM_HINT_T0);
 #pragma GCC unroll 4
         for (int q = 0; q < unit_k / 8; q++) {
-            __m512i even[2], odd[2];
-            load_quads(codes, q, 0, bits, &even[0], &odd[0]);
-            load_quads(codes, q, 1, bits, &even[1], &odd[1]);
-            if (form == DECODE_BLOCKS_E2M1)
-                for (int c = 0; c < 2; c++)
+            __m512i even[COLUMNS], odd[COLUMNS];
+#pragma GCC unroll 4
+            for (int c = 0; c < columns; c++) {
+                load_quads(of_column(l, codes, c), q, c % 2, bits, &even[c], &odd[c]);
+                if (form == DECODE_BLOCKS_E2M1)
                     even[c] = e2m1_codes(even[c]), odd[c] = e2m1_codes(odd[c]);
-            if (!plain)
-                for (int c = 0; c < 2; c++)
+                if (!plain)
                     sums[c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sums[c], even[c], ones),
                                                   odd[c], ones);
+            }
 #pragma GCC unroll 6
             for (int r = 0; r < m; r++) {
                 const __m512i x0 = broadcast4(x[r] + 8 * q), x1 = broadcast4(x[r] + 8 * q + 4);
-                for (int c = 0; c < 2; c++)
+#pragma GCC unroll 4
+                for (int c = 0; c < columns; c++)
                     dots[r][c] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(dots[r][c], even[c], x0),
                                                      odd[c], x1);
             }
@@ -260,16 +286,18 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
         for (int r = 0; r < m; r++)
             x[r] += unit_k;
     }
-    for (int c = 0; c < 2; c++) {
-        const __m512 scale = group_scales(l, p->at, group, g, c, bits);
-        const __m512i offset = load_offsets(l, group, c), pair = pair_fix(sums[c], offset);
+#pragma GCC unroll 4
+    for (int c = 0; c < columns; c++) {
+        const uint8_t *head = of_column(l, group, c);
+        const __m512 scale = group_scales(l, of_column(l, p->at, c), head, g, c % 2, bits);
+        const __m512i offset = load_offsets(l, head, c % 2), pair = pair_fix(sums[c], offset);
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++) {
             const int32_t *term = terms + r * l->groups;
             __m512 dot;
             if (is_scaled) {
                 const int64_t at = r * l->groups + g;
-                f[r][c] = add_scaled(l, group + l->zeros + 64 * c, scale, dots[r][c],
+                f[r][c] = add_scaled(l, head + l->zeros + 64 * (c % 2), scale, dots[r][c],
                                      p->scales + at, p->sums + at, f[r][c]);
                 continue;
             }
@@ -285,71 +313,94 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     return codes;
 }
 
-NIB_INLINE void decode_panel(const int_panel *p, int64_t r0, int m, decode_form form, int bits)
+NIB_INLINE void decode_panel(const int_panel *p, int64_t r0, int m, int columns, decode_form form,
+                             int bits)
 {
     const nib_int_layout *l = p->l;
     const uint8_t *at = p->at + l->heads;
     const int8_t *x[TILE];
-    __m512 total[TILE][2];
+    __m512 total[TILE][COLUMNS];
 #pragma GCC unroll 6
     for (int r = 0; r < m; r++) {
         x[r] = p->a->x.codes + (r0 + r) * p->a->x.ld;
-        total[r][0] = total[r][1] = _mm512_setzero_ps();
+        for (int c = 0; c < columns; c++)
+            total[r][c] = _mm512_setzero_ps();
     }
     for (int64_t g = 0; g < l->groups;) {
-        __m512 f[TILE][2];
+        __m512 f[TILE][COLUMNS];
         const int64_t begin = g, end = nib__min(g + l->per_block, l->groups);
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++)
-            f[r][0] = f[r][1] = _mm512_setzero_ps();
+            for (int c = 0; c < columns; c++)
+                f[r][c] = _mm512_setzero_ps();
         for (; g < end; g++)
             at = decode_group(p, at, g, g + 1 == l->groups ? l->last_units : l->units, r0, x, f, m,
-                              form, bits);
+                              columns, form, bits);
 #pragma GCC unroll 6
         for (int r = 0; r < m; r++)
-            for (int c = 0; c < 2; c++)
+            for (int c = 0; c < columns; c++)
                 total[r][c] = begin == 0 ? f[r][c] : _mm512_add_ps(total[r][c], f[r][c]);
     }
     for (int r = 0; r < m; r++)
-        store_row(p->a, r0 + r, p->n0, total[r][0], total[r][1], in_blocks(form));
+        for (int c = 0; c < columns; c += 2)
+            store_row(p->a, r0 + r, p->n0 + 16 * c, total[r][c], total[r][c + 1], in_blocks(form));
 }
 
-NIB_INLINE void decode_panel_m(const int_panel *p, int64_t r0, int64_t m, decode_form form,
-                               int bits)
+/* A tile of m tokens by one panel, of one token by `panels` panels. */
+NIB_INLINE void decode_tile(const int_panel *p, int64_t r0, int64_t m, int64_t panels,
+                            decode_form form, int bits)
 {
+    if (panels == 2) {
+        decode_panel(p, r0, 1, COLUMNS, form, bits);
+        return;
+    }
     switch (m) {
-    case 1: decode_panel(p, r0, 1, form, bits); break;
-    case 2: decode_panel(p, r0, 2, form, bits); break;
-    case 3: decode_panel(p, r0, 3, form, bits); break;
-    case 4: decode_panel(p, r0, 4, form, bits); break;
-    case 5: decode_panel(p, r0, 5, form, bits); break;
-    default: decode_panel(p, r0, TILE, form, bits); break;
+    case 1: decode_panel(p, r0, 1, 2, form, bits); break;
+    case 2: decode_panel(p, r0, 2, 2, form, bits); break;
+    case 3: decode_panel(p, r0, 3, 2, form, bits); break;
+    case 4: decode_panel(p, r0, 4, 2, form, bits); break;
+    case 5: decode_panel(p, r0, 5, 2, form, bits); break;
+    default: decode_panel(p, r0, TILE, 2, form, bits); break;
     }
 }
 
-/* Tokens r0..r0+rows, whose `terms` are computed. */
-NIB_INLINE void decode(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0,
-                       int64_t rows, const int32_t *terms, int64_t n0, int64_t n1, int bits)
+/* Tokens r0..r0+rows. `first` has what they need: terms, and with activations in blocks scales and
+ * sums. */
+NIB_INLINE void decode_rows(const nib_linear *a, const nib_int_layout *l, int64_t r0, int64_t rows,
+                            const nib_int_scaled *first, int64_t n0, int64_t n1, decode_form form,
+                            int bits)
 {
     const int64_t tile = nib__ceil_div(rows, nib__ceil_div(rows, TILE)), end = r0 + rows;
-    for (int64_t i = n0; i < n1; i += NIB_INT_PANEL) {
+    const bool in_pairs = rows == 1 && nib__fetches_near();
+    int64_t panels = 1;
+    for (int64_t i = n0; i < n1; i += panels * NIB_INT_PANEL) {
         const uint8_t *panel =
             (const uint8_t *)a->packed + (size_t)(i / NIB_INT_PANEL) * l->panel_bytes;
+        panels = in_pairs && n1 - i > NIB_INT_PANEL ? 2 : 1;
         for (int64_t r = r0; r < end; r += tile) {
-            const int_panel p = {a, l, panel, terms + (r - r0) * l->groups, i, NULL, NULL};
-            const int64_t m = nib__min(tile, end - r);
-            if (kind == NIB_INT_PLAIN && a->int_bias == NULL)
-                decode_panel_m(&p, r, m, DECODE_PLAIN, bits);
-            else if (kind == NIB_INT_PLAIN)
-                decode_panel_m(&p, r, m, DECODE_PLAIN_BIAS, bits);
-            else if (kind == NIB_INT_PAIR)
-                decode_panel_m(&p, r, m, DECODE_PAIR, bits);
-            else if (a->int_bias == NULL)
-                decode_panel_m(&p, r, m, DECODE_ZEROS, bits);
-            else
-                decode_panel_m(&p, r, m, DECODE_ZEROS_BIAS, bits);
+            const int64_t at = (r - r0) * l->groups;
+            int_panel p = {a, l, panel, first->terms + at, i, NULL, NULL};
+            if (in_blocks(form))
+                p.scales = first->scales + at, p.sums = first->sums + at;
+            decode_tile(&p, r, nib__min(tile, end - r), panels, form, bits);
         }
     }
+}
+
+NIB_INLINE void decode(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t r0,
+                       int64_t rows, int32_t *terms, int64_t n0, int64_t n1, int bits)
+{
+    const nib_int_scaled first = {terms, NULL, NULL};
+    if (kind == NIB_INT_PLAIN && a->int_bias == NULL)
+        decode_rows(a, l, r0, rows, &first, n0, n1, DECODE_PLAIN, bits);
+    else if (kind == NIB_INT_PLAIN)
+        decode_rows(a, l, r0, rows, &first, n0, n1, DECODE_PLAIN_BIAS, bits);
+    else if (kind == NIB_INT_PAIR)
+        decode_rows(a, l, r0, rows, &first, n0, n1, DECODE_PAIR, bits);
+    else if (a->int_bias == NULL)
+        decode_rows(a, l, r0, rows, &first, n0, n1, DECODE_ZEROS, bits);
+    else
+        decode_rows(a, l, r0, rows, &first, n0, n1, DECODE_ZEROS_BIAS, bits);
 }
 
 /* Scratch: terms [rows][groups], or prefill's. */
@@ -376,18 +427,9 @@ NIB_INLINE void run_blocks_form(const nib_linear *a, const nib_int_layout *l, in
 {
     const int64_t block = nib__int_row_block(a->x.m, a->w->k);
     for (int64_t r0 = 0; r0 < a->x.m; r0 += block) {
-        const int64_t rows = nib__min(block, a->x.m - r0), end = r0 + rows;
-        const int64_t tile = nib__ceil_div(rows, nib__ceil_div(rows, TILE));
+        const int64_t rows = nib__min(block, a->x.m - r0);
         const nib_int_scaled s = nib__int_scaled(a, l, r0, rows, scratch);
-        for (int64_t i = n0; i < n1; i += NIB_INT_PANEL) {
-            const uint8_t *panel =
-                (const uint8_t *)a->packed + (size_t)(i / NIB_INT_PANEL) * l->panel_bytes;
-            for (int64_t r = r0; r < end; r += tile) {
-                const int64_t at = (r - r0) * l->groups;
-                const int_panel p = {a, l, panel, s.terms + at, i, s.scales + at, s.sums + at};
-                decode_panel_m(&p, r, nib__min(tile, end - r), form, bits);
-            }
-        }
+        decode_rows(a, l, r0, rows, &s, n0, n1, form, bits);
     }
 }
 
