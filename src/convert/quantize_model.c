@@ -70,7 +70,8 @@ static nib_status default_method(nib_ptq_method *out, const nib_quantize_options
     *out = NIB_PTQ_RTN;
     if (o->method == NULL || nib__ptq_parse(out, o->method))
         return NIB_OK;
-    return nib__fail(err, NIB_USAGE, "method \"%.40s\" is not one of rtn, search, gptq", o->method);
+    return nib__fail(err, NIB_USAGE, "method \"%.40s\" is not one of rtn, search, gptq, hqq",
+                     o->method);
 }
 
 /* Refuses a method that no layer would use. */
@@ -136,6 +137,15 @@ static bool has_super(const work *w)
             w->layers[i].choice.scheme.formula == NIB_FORMULA_SUPER)
             return true;
     return false;
+}
+
+/* The method that a device needs a kernel for. */
+static nib_ptq_method method_of_device(const work *w)
+{
+    for (int m = NIB_PTQ_COUNT - 1; m > NIB_PTQ_RTN; m--)
+        if (count_method(w, (nib_ptq_method)m) > 0)
+            return (nib_ptq_method)m;
+    return has_super(w) ? NIB_PTQ_SEARCH : NIB_PTQ_RTN;
 }
 
 /* Notes the searched layers of which `source` says nothing. */
@@ -700,12 +710,7 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(check_tokenizer(w->model, o->format, o->calibrate, err));
     NIB_TRY(check_pack(w, o->pack, o->format, err));
     NIB_TRY(choose_layers(w, err));
-    NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o,
-                                count_method(w, NIB_PTQ_GPTQ) > 0 ? NIB_PTQ_GPTQ
-                                : count_method(w, NIB_PTQ_SEARCH) > 0 || has_super(w)
-                                    ? NIB_PTQ_SEARCH
-                                    : NIB_PTQ_RTN,
-                                err));
+    NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o, method_of_device(w), err));
     NIB_TRY(nib__quantize_for(&w->plan, &w->ledger, w->model, o, err));
     add_notes(w);
     nib__ledger_allow(&w->ledger, &o->request->allow);

@@ -122,6 +122,7 @@ typedef enum nib_ptq_method {
     NIB_PTQ_RTN,    /* to nearest, under the scale of the scheme's formula */
     NIB_PTQ_SEARCH, /* to nearest, under the scale with the least weighted squared error */
     NIB_PTQ_GPTQ,   /* to nearest in turn, each after the errors of those before it */
+    NIB_PTQ_HQQ,    /* to nearest, under the float zero with the least sum of |error|^(11/16) */
     NIB_PTQ_COUNT
 } nib_ptq_method;
 

@@ -96,8 +96,8 @@ typedef struct nib_quant_w {
     void *scales;      /* [count][groups] of q->scale_type; untouched with one scale per tensor */
     void *zeros;       /* likewise, in q->zero_type; NULL without zeros */
     double *sums;      /* [count][2] */
-    double *objective; /* [count][2] SEARCH: weighted squared error of rounding's codes and of
-                          these; NULL: not wanted. Groups of the row ascending. */
+    double *objective; /* [count][2] SEARCH, HQQ: what the method makes small, of rounding's
+                          codes and of these; NULL: not wanted. Groups of the row ascending. */
     float *ranges;     /* [count][2] smallest and largest, if codes is NULL */
     int32_t *failed;   /* [count] */
     double *room;      /* [count][groups][2] scratch on the device, for GPU rows */

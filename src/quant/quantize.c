@@ -76,25 +76,27 @@ static nib_status check_output(nib_output_layout *r)
 
 /* ---- running ---- */
 
-/* Notes how much less error than rounding a method leaves, over all its layers. */
-static void note_method(nib_ledger *ledger)
+/* Notes how much less than rounding each method loses, over all its layers. */
+static void note_methods(nib_ledger *ledger)
 {
-    size_t count = 0;
-    double left = 0;
-    const char *method = NULL;
-    for (size_t i = 0; i < ledger->layer_count; i++) {
-        const nib_ledger_layer *l = &ledger->layers[i];
-        if (l->method == NULL || !(l->objective[0] > 0))
-            continue;
-        method = l->method;
-        count++;
-        left += l->objective[1] / l->objective[0];
+    for (int m = NIB_PTQ_RTN + 1; m < NIB_PTQ_COUNT; m++) {
+        const char *method = nib__ptq_names[m];
+        size_t count = 0;
+        double left = 0;
+        for (size_t i = 0; i < ledger->layer_count; i++) {
+            const nib_ledger_layer *l = &ledger->layers[i];
+            if (l->method == NULL || strcmp(l->method, method) != 0 || !(l->objective[0] > 0))
+                continue;
+            count++;
+            left += l->objective[1] / l->objective[0];
+        }
+        if (count > 0)
+            nib__ledger_add_note(
+                ledger, "method",
+                "%s: %zu layers; their %s is %.1f %% below that of rounding, on average", method,
+                count, m == NIB_PTQ_HQQ ? "error to the power 11/16" : "weighted squared error",
+                100 * (1 - left / (double)count));
     }
-    if (count > 0)
-        nib__ledger_add_note(ledger, "method",
-                             "%s: %zu layers; their weighted squared error is %.1f %% below that "
-                             "of rounding, on average",
-                             method, count, 100 * (1 - left / (double)count));
 }
 
 /* Streams every rewrite. *source: hash over the stored tensors in order, each as name, NUL, hash in
@@ -130,7 +132,7 @@ static nib_status stream_all(nib_output_layout *r, nib_hash *source, nib_digest 
         nib__quant_device_end(r->job->device,
                               r->ledger); /* before the manifest, which includes its note */
     if (status == NIB_OK)
-        note_method(r->ledger);
+        note_methods(r->ledger);
     return status == NIB_OK ? nib__writer_finish(r->writer, r->err) : status;
 }
 

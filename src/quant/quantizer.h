@@ -15,8 +15,7 @@ typedef struct nib_quantized {
     void *scales;         /* [rows][groups] of scale_type; unused with one scale per tensor */
     void *zeros;          /* the same, of zero_type; NULL without zeros */
     double signal, error; /* accumulated: sums of x^2 and of (x - dequantized x)^2 */
-    /* Accumulated with NIB_PTQ_SEARCH: the weighted squared error of rounding's codes, and of
-     * these. */
+    /* Accumulated by methods: what the method makes small, of rounding's codes and of these. */
     double objective[2];
 } nib_quantized;
 

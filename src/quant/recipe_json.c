@@ -90,7 +90,7 @@ static nib_status read_scheme(nib_recipe *r, nib_json *json, nib_rule *rule, nib
     return NIB_OK;
 }
 
-/* How codes are chosen: "rtn", "search". */
+/* How codes are chosen: a name of nib__ptq_names. */
 static nib_status read_method(nib_recipe *r, nib_json *json, nib_ptq_method *out, nib_err *err)
 {
     const char *name = nib__json_expect(json, NIB_JSON_STRING) ? nib__recipe_string(r, json) : NULL;

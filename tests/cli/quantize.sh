@@ -48,6 +48,28 @@ nibble generate m --recipe all.json -n 8 --temp 0 --quiet >a 2>/dev/null
 nibble generate q -n 8 --temp 0 --quiet >b 2>/dev/null
 check 'loading by search gives the same text as quantizing' cmp a b
 rm -rf q out a b
+# hqq: float zeros without data; a rule may have it; the same text when it is done at loading
+nibble quantize m q --recipe int4wo --method hqq --threads 1 --json >q.json
+check 'hqq says how much less it loses' grep -q 'hqq: 36 layers; their error to the power 11/16 is [0-9.]* % below that of rounding, on average' q.json
+equal 'layers by hqq' 36 "$(grep -o '"method": *"hqq"' q.json | wc -l)"
+nibble quantize m q2 --recipe int4wo --method hqq --quiet --threads 2
+check 'threads change no byte of hqq' cmp q/model.safetensors q2/model.safetensors
+check 'verify codes of hqq' nibble verify q
+check 'verify makes codes of hqq again' nibble verify q --from m
+rm -r q2
+echo '{"method": "hqq", "recipe": "int4wo"}' >hqq.json
+nibble generate m --recipe hqq.json -n 8 --temp 0 --quiet >a 2>/dev/null
+nibble generate q -n 8 --temp 0 --quiet >b 2>/dev/null
+check 'loading by hqq gives the same text as quantizing' cmp a b
+nibble plan m --recipe hqq.json >out
+check 'a plan names the method' grep -q 'q_proj .* by hqq$' out
+echo '{"rules": [{"match": "*.mlp.*", "scheme": "int4wo", "method": "hqq"}, {"match": "*.o_proj", "scheme": "8da4w", "method": "search"}], "else": "8da4w"}' >rules.json
+nibble quantize m q --recipe rules.json --force >out
+check 'a rule by hqq has its own note' grep -q '^note: hqq: 15 layers; ' out
+check 'and one by search has its own' grep -q '^note: search: 5 layers; their weighted squared error' out
+rm -rf q out a b hqq.json
+refused 3 '*the method hqq moves float zeros, and 8da4w-g32 has none of its own; use search, or a scheme like int4wo' quantize m q --recipe 8da4w --method hqq
+refused 2 '--calibrate text.txt has no effect: *' quantize m q --recipe int4wo --method hqq --calibrate text.txt
 # gptq: layer by layer; the same bytes for any number of threads; less is lost than by search
 nibble quantize m q --recipe int4wo-sym --method gptq --calibrate text.txt --threads 1 >out
 check 'gptq says which tokens it uses' grep -q "^note: gptq: [0-9]* of the text's [0-9]* tokens, in windows of 512" out
@@ -65,7 +87,7 @@ nibble plan m --recipe gptq.json >out
 check 'a plan says that a run is refused' grep -q '^note: gptq: 36 layers need a calibration text' out
 rm out
 refused 2 '*the method gptq needs a calibration text; run nibble quantize*' generate m --recipe gptq.json -n 1
-refused 2 'method "nosuch" is not one of rtn, search, gptq' quantize m q --recipe 8da4w --method nosuch
+refused 2 'method "nosuch" is not one of rtn, search, gptq, hqq' quantize m q --recipe 8da4w --method nosuch
 refused 3 '*one scale for the whole tensor*' quantize m q --recipe int8wo-tensor --method search
 refused 2 '--method search has no effect: *' quantize m q --recipe all.json --method search
 echo '{"rules": [{"match": "*", "scheme": "keep", "method": "search"}]}' >keep.json

@@ -232,7 +232,8 @@ static bool check_quant_w(verdict *v, const nib_kernel *row, const nib_kernel *r
             c.values = (value_class)(below(&r, 2) == 0 ? VALUES_RANDOM : below(&r, VALUES_COUNT));
             c.power = powers[below(&r, COUNT(powers))];
             if (row->gpu == NULL && below(&r, 2) == 0) /* GPUs only round */
-                c.method = NIB_PTQ_SEARCH;
+                c.method = scheme.zero == NIB_ZERO_FLOAT && below(&r, 2) == 0 ? NIB_PTQ_HQQ
+                                                                              : NIB_PTQ_SEARCH;
             c.has_importance = below(&r, 2) == 0;
             if (!check_quant_w_case(v, row, ref, &scheme, &c, &r)) {
                 char text[sizeof v->text];

@@ -104,6 +104,12 @@ nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const 
                          "the method gptq does not choose scales of super-blocks, as %s has; use "
                          "search",
                          nib__scheme_name(name, &q->scheme));
+    if (method == NIB_PTQ_HQQ &&
+        (q->scheme.zero != NIB_ZERO_FLOAT || nib__quant_family(&q->scheme) == NIB_QUANT_SUPER))
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "the method hqq moves float zeros, and %s has none of its own; use "
+                         "search, or a scheme like int4wo",
+                         nib__scheme_name(name, &q->scheme));
     q->method = method;
     q->importance = importance;
     return NIB_OK;

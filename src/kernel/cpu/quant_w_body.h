@@ -322,6 +322,7 @@ NIB_INLINE void add_error(const nib_quantizer *q, double sums[2], const int8_t *
 }
 
 #include "quant_w_search.h"
+#include "quant_w_hqq.h"
 
 /* ---- rows ---- */
 
@@ -399,6 +400,8 @@ NIB_INLINE int quantize_group(group *g, const float *x, int64_t count)
     }
     if (q->method == NIB_PTQ_SEARCH)
         search_group(q, g->family, x, g->w, count, low, high, &g->p, g->codes, g->objective);
+    else if (q->method == NIB_PTQ_HQQ)
+        move_zero(q, g->family, x, count, &g->p, g->codes, g->objective);
     add_error(q, g->sums, g->codes, x, count, g->p);
     return 0;
 }

@@ -90,7 +90,7 @@ int nib__launch_quant_w(const void *args, nib_launch out[])
 static const nib_cond exact[] = {
     NIB_IS(FP64, 1, "it rounds quotients and sums errors in double"),
     NIB_IS(DENORMALS, 1, "weights and scales may be denormal"),
-    NIB_IS(METHOD, NIB_PTQ_RTN, "scales are searched on the CPU"),
+    NIB_IS(METHOD, NIB_PTQ_RTN, "other methods run on the CPU"),
     NIB_COND_END,
 };
 
