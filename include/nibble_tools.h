@@ -374,7 +374,7 @@ typedef struct nib_advise_options {
     const nib_request *request; /* only device (not "auto"), dtype and context are used; NULL: all
                                    defaults */
     nib_strings recipes;        /* to compare with the model as stored; none: every base of `nibble
-                            recipes` but super-blocks, with other group sizes, outputs and
+                            recipes` but GGUF's own blocks, with other group sizes, outputs and
                             embeddings */
     const char *text_path;      /* measure the loss of this text; NULL: do not */
     int64_t window;             /* as in nib_eval_options */

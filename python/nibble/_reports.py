@@ -238,7 +238,7 @@ def advise(path: Path, recipes: Strings = (), *, device: Optional[Path] = None,
     """Compares recipes by loss, speed and memory on a device, and recommends one.
 
     recipes: to compare with the model as stored; none: every base of `recipes()` but
-    super-blocks. text_path: a text
+    GGUF's own blocks. text_path: a text
     to measure the loss of. memory: bytes that may be used. loss_budget: nats per token that rounding
     may add; None: 0.02. by_prefill: rank by prefill speed. svg: a file for a plot.
 

@@ -49,7 +49,8 @@ static void nibble_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t c
 
 static uint64_t nibble_row_bytes(const nib_weight *w) { return (uint64_t)nib__ceil_div(w->k, 2); }
 
-/* ggml multiplies its blocks of 32 with activations in Q8_0, those of 256 with Q8_K. */
+/* ggml multiplies its blocks of 32 with activations in Q8_0, those of 256 with Q8_K. Q2_K and Q3_K
+ * become int4 in groups of 16, which only the reference row multiplies with Q8_K: floats. */
 #define BLOCKS(act_, scale_, zero_)                                                                \
     {                                                                                              \
         .codes = nib__block_codes, .scale = scale_, .zero = zero_, .act = NIB_ACT_##act_,          \
@@ -83,6 +84,8 @@ static const nib_layout_ops layouts[NIB_LAYOUT_COUNT] = {
     [NIB_LAYOUT_Q6_K] = BLOCKS(I8_BLOCK256, nib__q6_k_scale, NULL),
     [NIB_LAYOUT_IQ4_NL] = BLOCKS(I8_BLOCK32, nib__block_scale, NULL),
     [NIB_LAYOUT_MXFP4] = BLOCKS(I8_BLOCK32, nib__mxfp4_scale, NULL),
+    [NIB_LAYOUT_Q2_K] = BLOCKS(FLOAT, nib__q2_k_scale, nib__q2_k_zero),
+    [NIB_LAYOUT_Q3_K] = BLOCKS(FLOAT, nib__q3_k_scale, NULL),
     [NIB_LAYOUT_TINYGEMM_CUDA] = {.codes = nib__tinygemm_cuda_codes, .bytes = nib__tinygemm_bytes},
     [NIB_LAYOUT_TINYGEMM_ROCM] = {.codes = nib__tinygemm_rocm_codes, .bytes = nib__tinygemm_bytes},
     [NIB_LAYOUT_TINYGEMM_AVX512] = {.codes = nib__tinygemm_cpu_codes, .bytes = nib__tinygemm_bytes},

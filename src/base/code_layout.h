@@ -47,6 +47,9 @@ float nib__q4_k_scale(const nib_weight *w, int64_t row, int64_t g); /* Q5_K's, t
 float nib__q4_k_zero(const nib_weight *w, int64_t row, int64_t g);
 float nib__q5_k_zero(const nib_weight *w, int64_t row, int64_t g);
 float nib__q6_k_scale(const nib_weight *w, int64_t row, int64_t g);
+float nib__q2_k_scale(const nib_weight *w, int64_t row, int64_t g);
+float nib__q2_k_zero(const nib_weight *w, int64_t row, int64_t g);
+float nib__q3_k_scale(const nib_weight *w, int64_t row, int64_t g);
 float nib__mxfp4_scale(const nib_weight *w, int64_t row, int64_t g);
 /* ---- layouts of PyTorch's tinygemm: code_layout_tinygemm.c ---- */
 

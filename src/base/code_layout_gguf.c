@@ -8,6 +8,10 @@
  *   Q5_0    f16 d, 32 fifth bits, codes as Q4_0                                   d * (q - 16)
  *   Q5_1    f16 d, f16 m, 32 fifth bits, codes as Q4_0                            d * q + m
  *   Q8_0    f16 d, 32 int8                                                        d * q
+ *   Q2_K    16 bytes: low nibble s, high nibble t; 64 bytes of pairs, f16 d, f16 dmin: in
+ *           each 32 bytes bits 2p and 2p + 1 are part p of 128 elements      d * s * q - dmin * t
+ *   Q3_K    32 bytes of third bits: bit p of byte j is of part p; 64 bytes of pairs as Q2_K, 16
+ *           scales of 6 bits, f16 d                                   d * (s - 32) * (q - 4)
  *   Q4_K    f16 d, f16 dmin, 8 pairs of 6 bits s and t, 128 bytes: in each 32 the low
  *           nibbles are 32 elements, the high ones the next 32               d * s * q - dmin * t
  *   Q5_K    as Q4_K, with 32 bytes of fifth bits before the codes: bit g of byte j is of group g
@@ -15,13 +19,14 @@
  *   IQ4_NL  as Q4_0, but q is looked up                                           d * table[q]
  *   MXFP4   e8m0 d, codes (e2m1) as Q4_0                                          d * q
  *
- * They become codes, scales and zeros of a nib_weight: groups of 32 (Q6_K: 16), I4 for Q4_0, Q4_1
- * and Q4_K, MX4 for MXFP4, I8 for the others. Values equal the formulas bit for bit, with one
- * limit: the unsigned 4-bit codes of Q4_1 and Q4_K become -8..7, and 8 * scale is added to the zero
- * point. That sum is exact if it is below 1 (every part is a multiple of 2^-24), as weights are;
- * else it is rounded to f32.
+ * They become codes, scales and zeros of a nib_weight: groups of 32 (Q2_K, Q3_K, Q6_K: 16), I4 for
+ * Q4_0, Q4_1, Q2_K, Q3_K and Q4_K, MX4 for MXFP4, I8 for the others. Values equal the formulas bit
+ * for bit, with one limit: the unsigned 4-bit codes of Q4_1 and Q4_K become -8..7, and 8 * scale is
+ * added to the zero point. That sum is exact if it is below 1 (every part is a multiple of 2^-24),
+ * as weights are; else it is rounded to f32.
  */
 #include "code_layout.h"
+#include "gguf_blocks.h"
 
 enum { PART = 32, SUPER = 256 };
 
@@ -89,8 +94,7 @@ static void q8_0_part(const uint8_t *block, int64_t part, int8_t out[PART])
 
 static void iq4_nl_part(const uint8_t *block, int64_t part, int8_t out[PART])
 {
-    static const int8_t levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                      1,    13,   25,  38,  53,  69,  89,  113};
+    static const int8_t levels[16] = {NIB_IQ4_NL_LEVELS};
     (void)part;
     split_nibbles(block + 2, 0, out);
     for (int j = 0; j < PART; j++)
@@ -101,6 +105,24 @@ static void mxfp4_part(const uint8_t *block, int64_t part, int8_t out[PART])
 {
     (void)part;
     split_nibbles(block + 1, 0, out);
+}
+
+/* Bits 0 and 1 of element j of a part, in 64 bytes. */
+static int k_pair(const uint8_t *codes, int64_t part, int j)
+{
+    return codes[part / 4 * PART + j] >> part % 4 * 2 & 3;
+}
+
+static void q2_k_part(const uint8_t *block, int64_t part, int8_t out[PART])
+{
+    for (int j = 0; j < PART; j++)
+        out[j] = (int8_t)k_pair(block + 16, part, j);
+}
+
+static void q3_k_part(const uint8_t *block, int64_t part, int8_t out[PART])
+{
+    for (int j = 0; j < PART; j++)
+        out[j] = (int8_t)(k_pair(block + 32, part, j) + (block[j] >> part & 1) * 4 - 4);
 }
 
 /* Nibble j of a part in 128 bytes. */
@@ -143,6 +165,8 @@ static const block_row *block_of(const nib_weight *w)
         [NIB_LAYOUT_Q6_K - NIB_LAYOUT_Q4_0] = {q6_k_part, SUPER / PART, 210},
         [NIB_LAYOUT_IQ4_NL - NIB_LAYOUT_Q4_0] = {iq4_nl_part, 1, 18},
         [NIB_LAYOUT_MXFP4 - NIB_LAYOUT_Q4_0] = {mxfp4_part, 1, 17},
+        [NIB_LAYOUT_Q2_K - NIB_LAYOUT_Q4_0] = {q2_k_part, SUPER / PART, 84},
+        [NIB_LAYOUT_Q3_K - NIB_LAYOUT_Q4_0] = {q3_k_part, SUPER / PART, 110},
     };
     return &rows[w->layout - NIB_LAYOUT_Q4_0];
 }
@@ -231,7 +255,29 @@ float nib__q4_k_zero(const nib_weight *w, int64_t row, int64_t g)
     return 8 * nib__q4_k_scale(w, row, g) + nib__q5_k_zero(w, row, g);
 }
 
-/* Groups of 16. */
+/* From here on, groups of 16. */
+float nib__q2_k_scale(const nib_weight *w, int64_t row, int64_t g)
+{
+    const uint8_t *block = block_at(w, block_of(w), row, g * 16);
+    return f16_at(block + 80) * (float)(block[g % 16] & 15);
+}
+
+float nib__q2_k_zero(const nib_weight *w, int64_t row, int64_t g)
+{
+    const uint8_t *block = block_at(w, block_of(w), row, g * 16);
+    return -(f16_at(block + 82) * (float)(block[g % 16] >> 4));
+}
+
+/* 12 bytes hold 16 scales: 8 bytes the low nibbles of scales j and j + 8, then byte j their high
+ * pairs, of scales j, j + 4, j + 8 and j + 12. */
+float nib__q3_k_scale(const nib_weight *w, int64_t row, int64_t g)
+{
+    const uint8_t *block = block_at(w, block_of(w), row, g * 16), *s = block + 96;
+    const int64_t i = g % 16;
+    const int scale = (s[i % 8] >> i / 8 * 4 & 15) | (s[8 + i % 4] >> i / 4 * 2 & 3) << 4;
+    return f16_at(block + 108) * (float)(scale - 32);
+}
+
 float nib__q6_k_scale(const nib_weight *w, int64_t row, int64_t g)
 {
     const uint8_t *block = block_at(w, block_of(w), row, g * 16);
@@ -276,6 +322,10 @@ bool nib__block_weight(nib_weight *out, nib_type type, int64_t n, int64_t k, con
         {NIB_TYPE_IQ4_NL, NIB_LAYOUT_IQ4_NL, NIB_CODE_I8, 32, NIB_ZERO_NONE, NIB_TYPE_F16,
          NIB_TYPE_NONE},
         {NIB_TYPE_MXFP4, NIB_LAYOUT_MXFP4, NIB_CODE_MX4, 32, NIB_ZERO_NONE, NIB_TYPE_E8M0,
+         NIB_TYPE_NONE},
+        {NIB_TYPE_Q2_K, NIB_LAYOUT_Q2_K, NIB_CODE_I4, 16, NIB_ZERO_FLOAT, NIB_TYPE_F32,
+         NIB_TYPE_F32},
+        {NIB_TYPE_Q3_K, NIB_LAYOUT_Q3_K, NIB_CODE_I4, 16, NIB_ZERO_NONE, NIB_TYPE_F32,
          NIB_TYPE_NONE},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {

@@ -154,6 +154,16 @@ static bool put_e8m0(uint8_t *out, float scale)
     return part == 0.5f && e == power - 1 + 127;
 }
 
+/* The number of a level of IQ4_NL. */
+static uint8_t level_number(int8_t level)
+{
+    static const int8_t levels[16] = {NIB_IQ4_NL_LEVELS};
+    uint8_t i = 0;
+    while (i < 15 && levels[i] < level)
+        i++;
+    return i;
+}
+
 bool nib__block_put(uint8_t *out, nib_type type, const int8_t *codes, float scale, float low)
 {
     uint8_t nibbles[NIB_BLOCK_ELEMENTS];
@@ -165,7 +175,9 @@ bool nib__block_put(uint8_t *out, nib_type type, const int8_t *codes, float scal
     if (type == NIB_TYPE_Q4_1)
         exact = put_f16(out + 2, low) && exact;
     for (int j = 0; j < NIB_BLOCK_ELEMENTS; j++)
-        nibbles[j] = (uint8_t)((type == NIB_TYPE_MXFP4 ? codes[j] : codes[j] + 8) & 15);
+        nibbles[j] = type == NIB_TYPE_IQ4_NL  ? level_number(codes[j])
+                     : type == NIB_TYPE_MXFP4 ? (uint8_t)(codes[j] & 15)
+                                              : (uint8_t)((codes[j] + 8) & 15);
     put_nibbles(out + nib__type_block_bytes(type) - HALF, nibbles);
     return exact;
 }

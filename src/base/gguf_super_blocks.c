@@ -7,7 +7,12 @@
 
 #include <math.h>
 
-enum { SUPER = 256, PART = 32, GROUPS_MAX = 16, MULTIPLE_MAX = 63 };
+enum { SUPER = 256, PART = 32, GROUPS_MAX = 16 };
+
+int64_t nib__super_block_groups(nib_type type)
+{
+    return type == NIB_TYPE_Q4_K || type == NIB_TYPE_Q5_K ? SUPER / 32 : SUPER / 16;
+}
 
 static float nearest_f16(float value) { return nib__f16_to_f32(nib__f32_to_f16(value)); }
 
@@ -58,10 +63,11 @@ static bool find_factors(factored *f, const products *p)
     memset(f, 0, sizeof *f);
     for (int g = 0; g < p->count; g++)
         largest = fmaxf(largest, fabsf(p->wanted[g]));
-    for (int multiple = p->most; multiple >= 1; multiple--)
+    const int most = p->most > -p->least ? p->most : -p->least;
+    for (int multiple = most; multiple >= 1; multiple--)
         if (try_unit(f, nearest_f16(largest / (float)multiple), p))
             return true;
-    (void)try_unit(f, nearest_f16(largest / (float)p->most), p);
+    (void)try_unit(f, nearest_f16(largest / (float)most), p);
     return false;
 }
 
@@ -72,14 +78,14 @@ static bool find_scales(factored *f, const float *scales, int count, int least, 
     return find_factors(f, &p);
 }
 
-/* The lowest values: what is left of the zeros of Q4_K after 8 * scale, and those of Q5_K. */
-static bool find_lows(factored *f, nib_type type, const float *scales, const float *zeros)
+/* The lowest values: what is left of the zeros of Q4_K after 8 * scale, else the zeros. */
+static bool find_lows(factored *f, nib_type type, const float *scales, const float *zeros, int most)
 {
     static const float none[GROUPS_MAX];
     products p = {.values = zeros,
                   .bases = type == NIB_TYPE_Q4_K ? scales : none,
-                  .count = SUPER / PART,
-                  .most = MULTIPLE_MAX};
+                  .count = (int)nib__super_block_groups(type),
+                  .most = most};
     for (int g = 0; g < p.count; g++)
         p.wanted[g] = (float)(8 * (double)p.bases[g] - (double)zeros[g]);
     return find_factors(f, &p);
@@ -104,6 +110,45 @@ static void put_nibbles(uint8_t *out, const int8_t *codes, int offset)
                       high = codes[(part + 1) * PART + j] + offset;
             out[part / 2 * PART + j] = (uint8_t)((low & 15) | (high & 15) << 4);
         }
+}
+
+/* Bits 0 and 1 of 256 codes; each 32 bytes hold those of 4 parts. */
+static void put_pairs(uint8_t *out, const int8_t *codes, int offset)
+{
+    memset(out, 0, SUPER / 4);
+    for (int i = 0; i < SUPER; i++)
+        out[i / 128 * PART + i % PART] |= (uint8_t)(((codes[i] + offset) & 3) << i / PART % 4 * 2);
+}
+
+static bool put_q2_k(uint8_t *out, const int8_t *codes, const float *scales, const float *zeros)
+{
+    factored s, m;
+    bool exact = find_scales(&s, scales, 16, 0, 15);
+    exact = find_lows(&m, NIB_TYPE_Q2_K, scales, zeros, 15) && exact;
+    for (int g = 0; g < 16; g++)
+        out[g] = (uint8_t)(s.multiples[g] | m.multiples[g] << 4);
+    put_pairs(out + 16, codes, 0);
+    put_f16(out + 80, s.unit);
+    put_f16(out + 82, m.unit);
+    return exact;
+}
+
+static bool put_q3_k(uint8_t *out, const int8_t *codes, const float *scales)
+{
+    factored f;
+    const bool exact = find_scales(&f, scales, 16, -32, 31);
+    memset(out, 0, PART);
+    for (int i = 0; i < SUPER; i++)
+        out[i % PART] |= (uint8_t)((codes[i] >= 0) << i / PART);
+    put_pairs(out + 32, codes, 4);
+    memset(out + 96, 0, 12);
+    for (int g = 0; g < 16; g++) {
+        const int scale = f.multiples[g] + 32;
+        out[96 + g % 8] |= (uint8_t)((scale & 15) << g / 8 * 4);
+        out[104 + g % 4] |= (uint8_t)(scale >> 4 << g / 4 * 2);
+    }
+    put_f16(out + 108, f.unit);
+    return exact;
 }
 
 static void put_q6_codes(uint8_t *out, const int8_t *codes)
@@ -131,10 +176,14 @@ bool nib__super_block_put(uint8_t *out, nib_type type, const int8_t *codes, cons
                           const float *zeros)
 {
     factored s, m;
+    if (type == NIB_TYPE_Q2_K)
+        return put_q2_k(out, codes, scales, zeros);
+    if (type == NIB_TYPE_Q3_K)
+        return put_q3_k(out, codes, scales);
     if (type == NIB_TYPE_Q6_K)
         return put_q6_k(out, codes, scales);
-    bool exact = find_scales(&s, scales, SUPER / PART, 0, MULTIPLE_MAX);
-    exact = find_lows(&m, type, scales, zeros) && exact;
+    bool exact = find_scales(&s, scales, SUPER / PART, 0, 63);
+    exact = find_lows(&m, type, scales, zeros, 63) && exact;
     put_f16(out, s.unit);
     put_f16(out + 2, m.unit);
     put_six_bits(out + 4, s.multiples, m.multiples);

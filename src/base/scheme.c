@@ -94,6 +94,20 @@ static const nib_scheme_base bases[] = {
                 "15) - 8, w = q*s + z",
      .activations = "float",
      .source = "torchao Int4WeightOnlyConfig"},
+    {.name = "q2_k",
+     .scheme =
+         {.code = NIB_CODE_I4, .group = 16, .zero = NIB_ZERO_FLOAT, .formula = NIB_FORMULA_SUPER},
+     .asym_zero = NIB_ZERO_FLOAT,
+     .weights = "Q2_K: as q4_k, with s4 and m4 0..15 per 16, and q 0..3; 2.625 bits in a GGUF, "
+                "int4 elsewhere and in memory",
+     .activations = "float",
+     .source = "ggml"},
+    {.name = "q3_k",
+     .scheme = {.code = NIB_CODE_I4, .group = 16, .symmetric = true, .formula = NIB_FORMULA_SUPER},
+     .weights = "Q3_K: as q6_k, with s6 -32..31 per 16, and q -4..3; 3.4375 bits in a GGUF, int4 "
+                "elsewhere and in memory",
+     .activations = "float",
+     .source = "ggml"},
     {.name = "q4_k",
      .scheme =
          {.code = NIB_CODE_I4, .group = 32, .zero = NIB_ZERO_FLOAT, .formula = NIB_FORMULA_SUPER},
@@ -107,13 +121,19 @@ static const nib_scheme_base bases[] = {
      .scheme =
          {.code = NIB_CODE_I8, .group = 32, .zero = NIB_ZERO_FLOAT, .formula = NIB_FORMULA_SUPER},
      .asym_zero = NIB_ZERO_FLOAT,
-     .weights = "Q5_K: as q4_k, with q 0..31",
+     .weights = "Q5_K: as q4_k, with q 0..31; 5.5 bits in a GGUF, int8 elsewhere and in memory",
      .activations = "float",
      .source = "ggml"},
     {.name = "q6_k",
      .scheme = {.code = NIB_CODE_I8, .group = 16, .symmetric = true, .formula = NIB_FORMULA_SUPER},
      .weights = "Q6_K: s = d*s8, q = clamp(round(w/s), -32, 31), w = q*s; d f16 per 256, s8 "
                 "-127..127 per 16",
+     .activations = "float",
+     .source = "ggml"},
+    {.name = "iq4_nl",
+     .scheme = {.code = NIB_CODE_I8, .group = 32, .symmetric = true, .formula = NIB_FORMULA_LEVELS},
+     .weights = "IQ4_NL: s = f16(peak/-127), q = the nearest of ggml's 16 levels -127..113 to w/s, "
+                "w = q*s; 4.5 bits in a GGUF, int8 elsewhere and in memory",
      .activations = "float",
      .source = "ggml"},
     {.name = "8da4w",
@@ -259,6 +279,11 @@ bool nib__scheme_is_quantized(const nib_scheme *s)
     return nib__codes[s->code].element > NIB_ELEMENT_BF16;
 }
 
+bool nib__scheme_is_gguf_block(const nib_scheme *s)
+{
+    return s->formula == NIB_FORMULA_SUPER || s->formula == NIB_FORMULA_LEVELS;
+}
+
 bool nib__scheme_has_tensor_scale(const nib_scheme *s)
 {
     return nib__codes[s->code].scale_type == NIB_TYPE_E4M3 && !s->block_only;
@@ -304,11 +329,11 @@ int64_t nib__scheme_group_size(const nib_scheme *s, int64_t k)
 static const nib_scheme_base *base_of(const nib_scheme *s)
 {
     const nib_act act = s->act == NIB_ACT_I8_STATIC ? NIB_ACT_I8_TOKEN : s->act;
-    const bool is_super = s->formula == NIB_FORMULA_SUPER; /* the name says group and zero, too */
+    const bool is_block = nib__scheme_is_gguf_block(s); /* the name says group and zero, too */
     for (size_t i = 0; i < COUNT(bases); i++) {
         const nib_scheme *b = &bases[i].scheme;
-        if (b->code == s->code && b->act == act && (b->formula == NIB_FORMULA_SUPER) == is_super &&
-            (!is_super || (b->group == s->group && b->zero == s->zero)))
+        if (b->code == s->code && b->act == act && nib__scheme_is_gguf_block(b) == is_block &&
+            (!is_block || (b->formula == s->formula && b->group == s->group && b->zero == s->zero)))
             return &bases[i];
     }
     return NULL;
@@ -348,7 +373,7 @@ const char *nib__scheme_name(char out[64], const nib_scheme *s)
     const nib_scheme_base other = {.scheme = {.symmetric = true}, .asym_zero = NIB_ZERO_INT};
     out[0] = 0;
     append(&name, base != NULL ? base->name : nib__codes[s->code].key);
-    if (base != NULL && (!nib__scheme_is_quantized(s) || s->formula == NIB_FORMULA_SUPER))
+    if (base != NULL && (!nib__scheme_is_quantized(s) || nib__scheme_is_gguf_block(s)))
         return out;
     if (base == NULL) { /* no recipe produces it, but a checkpoint may hold it */
         append(&name, "+");

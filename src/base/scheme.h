@@ -91,8 +91,10 @@ typedef enum nib_formula {
     NIB_FORMULA_AO017,    /* 0.17 and older: eps is the type's epsilon */
     NIB_FORMULA_TINYGEMM, /* float zero, range without 0: (q-8)*scale+zero */
     NIB_FORMULA_GGML,     /* ggml's reference for Q8_0, Q4_0 and Q4_1: f16 scales, groups of 32 */
-    NIB_FORMULA_SUPER, /* ggml's super-blocks: int4 and int8 in groups of 32 with a float zero are
-                             Q4_K and Q5_K, symmetric int8 in groups of 16 is Q6_K */
+    /* ggml's super-blocks. Groups of 32 with a float zero: int4 is Q4_K, int8 is Q5_K; groups of
+     * 16: int4 with a float zero is Q2_K, without one Q3_K; int8 is Q6_K. */
+    NIB_FORMULA_SUPER,
+    NIB_FORMULA_LEVELS, /* ggml's IQ4_NL: int8 in groups of 32, each one of 16 levels, f16 scales */
 } nib_formula;
 
 /* Inputs of a super-block. */
@@ -128,6 +130,9 @@ typedef struct nib_scheme {
 bool nib__scheme_equal(const nib_scheme *a, const nib_scheme *b);
 bool nib__scheme_same_weight(const nib_scheme *a, const nib_scheme *b); /* activations may differ */
 bool nib__scheme_is_quantized(const nib_scheme *s); /* the code is not a float type */
+/* A block type of GGUF with a base of its own, whose name fixes group and zero; quantized on the
+ * CPU only. */
+bool nib__scheme_is_gguf_block(const nib_scheme *s);
 /* NV4 scales cover too small a range for a whole tensor; -block leaves out the tensor's scale. */
 bool nib__scheme_has_tensor_scale(const nib_scheme *s);
 nib_type nib__float_type(nib_code code); /* of a float code; NONE for others */
@@ -197,6 +202,8 @@ typedef enum nib_code_layout {
     NIB_LAYOUT_Q6_K,
     NIB_LAYOUT_IQ4_NL,
     NIB_LAYOUT_MXFP4,
+    NIB_LAYOUT_Q2_K,
+    NIB_LAYOUT_Q3_K,
     /* int4 as PyTorch's tinygemm packs it for one kind of machine (code_layout_tinygemm.c): codes
      * are stored plus 8; stored_n and stored_k include padding. */
     NIB_LAYOUT_TINYGEMM_CUDA,   /* [n/8][k/16/tiles][32][tiles/2] words */

@@ -45,7 +45,9 @@
     X(Q5_K, "Q5_K", "q5_k", 256, 176)                                                              \
     X(Q6_K, "Q6_K", "q6_k", 256, 210)                                                              \
     X(IQ4_NL, "IQ4_NL", "iq4_nl", 32, 18)                                                          \
-    X(MXFP4, "MXFP4", "mxfp4", 32, 17)
+    X(MXFP4, "MXFP4", "mxfp4", 32, 17)                                                             \
+    X(Q2_K, "Q2_K", "q2_k", 256, 84)                                                               \
+    X(Q3_K, "Q3_K", "q3_k", 256, 110)
 
 #define X(id, stored, name, bits) NIB_TYPE_##id,
 #define Y(id, stored, name, elements, bytes) NIB_TYPE_##id,

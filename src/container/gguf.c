@@ -253,7 +253,7 @@ static const struct {
     {"F32", NIB_TYPE_F32},      {"F16", NIB_TYPE_F16},      {"Q4_0", NIB_TYPE_Q4_0},
     {"Q4_1", NIB_TYPE_Q4_1},    {"Q4_2", REMOVED},          {"Q4_3", REMOVED},
     {"Q5_0", NIB_TYPE_Q5_0},    {"Q5_1", NIB_TYPE_Q5_1},    {"Q8_0", NIB_TYPE_Q8_0},
-    {"Q8_1", NIB_TYPE_NONE},    {"Q2_K", NIB_TYPE_NONE},    {"Q3_K", NIB_TYPE_NONE},
+    {"Q8_1", NIB_TYPE_NONE},    {"Q2_K", NIB_TYPE_Q2_K},    {"Q3_K", NIB_TYPE_Q3_K},
     {"Q4_K", NIB_TYPE_Q4_K},    {"Q5_K", NIB_TYPE_Q5_K},    {"Q6_K", NIB_TYPE_Q6_K},
     {"Q8_K", NIB_TYPE_NONE},    {"IQ2_XXS", NIB_TYPE_NONE}, {"IQ2_XS", NIB_TYPE_NONE},
     {"IQ3_XXS", NIB_TYPE_NONE}, {"IQ1_S", NIB_TYPE_NONE},   {"IQ4_NL", NIB_TYPE_IQ4_NL},
@@ -292,7 +292,7 @@ static nib_status read_type(parser *p, nib_tensor *tensor, const char *inside)
         return nib__fail(
             p->err, NIB_UNSUPPORTED,
             "%s: %s is %s, which llama.cpp reads and nibble does not; nibble reads F32, F16, BF16, "
-            "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4",
+            "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4",
             p->gguf->name, inside, types[type].name);
     tensor->type = (nib_type)types[type].type;
     return NIB_OK;

@@ -22,10 +22,11 @@ static int file_type_of(nib_type type)
     static const struct {
         nib_type type;
         int number;
-    } numbers[] = {{NIB_TYPE_F32, 0},    {NIB_TYPE_F16, 1},   {NIB_TYPE_Q4_0, 2},
-                   {NIB_TYPE_Q4_1, 3},   {NIB_TYPE_Q8_0, 7},  {NIB_TYPE_BF16, 32},
-                   {NIB_TYPE_MXFP4, 38}, {NIB_TYPE_Q4_K, 14}, {NIB_TYPE_Q5_K, 16},
-                   {NIB_TYPE_Q6_K, 18}};
+    } numbers[] = {{NIB_TYPE_F32, 0},    {NIB_TYPE_F16, 1},     {NIB_TYPE_Q4_0, 2},
+                   {NIB_TYPE_Q4_1, 3},   {NIB_TYPE_Q8_0, 7},    {NIB_TYPE_BF16, 32},
+                   {NIB_TYPE_MXFP4, 38}, {NIB_TYPE_Q4_K, 14},   {NIB_TYPE_Q5_K, 16},
+                   {NIB_TYPE_Q6_K, 18},  {NIB_TYPE_IQ4_NL, 25}, {NIB_TYPE_Q2_K, 10},
+                   {NIB_TYPE_Q3_K, 12}};
     for (size_t i = 0; i < COUNT(numbers); i++)
         if (numbers[i].type == type)
             return numbers[i].number;

@@ -129,12 +129,12 @@ static size_t count_method(const work *w, nib_ptq_method method)
     return count;
 }
 
-/* Whether a layer becomes super-blocks, whose scales only the CPU chooses. */
-static bool has_super(const work *w)
+/* Whether a layer becomes blocks whose scales only the CPU chooses. */
+static bool has_cpu_blocks(const work *w)
 {
     for (size_t i = 0; i < w->model->net.site_count; i++)
         if (nib__layer_is_quantized(&w->layers[i]) && !w->layers[i].recode &&
-            w->layers[i].choice.scheme.formula == NIB_FORMULA_SUPER)
+            nib__scheme_is_gguf_block(&w->layers[i].choice.scheme))
             return true;
     return false;
 }
@@ -145,7 +145,7 @@ static nib_ptq_method method_of_device(const work *w)
     for (int m = NIB_PTQ_COUNT - 1; m > NIB_PTQ_RTN; m--)
         if (count_method(w, (nib_ptq_method)m) > 0)
             return (nib_ptq_method)m;
-    return has_super(w) ? NIB_PTQ_SEARCH : NIB_PTQ_RTN;
+    return has_cpu_blocks(w) ? NIB_PTQ_SEARCH : NIB_PTQ_RTN;
 }
 
 /* Notes the searched layers of which `source` says nothing. */

@@ -16,9 +16,10 @@ typedef enum nib_quant_family {
     NIB_QUANT_TINYGEMM, /* float zero, in the source's type */
     NIB_QUANT_FP8,
     NIB_QUANT_MX,
-    NIB_QUANT_NV,    /* torchao's NVFP4Tensor: f32 throughout */
-    NIB_QUANT_GGML,  /* blocks of gguf_blocks.h: scale in f16 */
-    NIB_QUANT_SUPER, /* ggml's super-blocks: quant_w_super.h; on the CPU only */
+    NIB_QUANT_NV,     /* torchao's NVFP4Tensor: f32 throughout */
+    NIB_QUANT_GGML,   /* blocks of gguf_blocks.h: scale in f16 */
+    NIB_QUANT_SUPER,  /* ggml's super-blocks: quant_w_super.h; on the CPU only */
+    NIB_QUANT_LEVELS, /* IQ4_NL's levels, scale in f16; on the CPU only */
 } nib_quant_family;
 
 /* NIB_UNSUPPORTED for schemes without a quantizer (floats, e5m2). k >= 1. */

@@ -9,7 +9,7 @@
 bool nib__fake_has(const nib_scheme *s)
 {
     const bool integers = nib__code_is_int(s->code) && s->symmetric && s->zero == NIB_ZERO_NONE &&
-                          s->formula != NIB_FORMULA_GGML && s->formula != NIB_FORMULA_SUPER;
+                          s->formula != NIB_FORMULA_GGML && !nib__scheme_is_gguf_block(s);
     const bool floats =
         s->code == NIB_CODE_I4 && s->zero == NIB_ZERO_FLOAT && s->formula == NIB_FORMULA_TORCHAO;
     return (integers || floats) && s->group != NIB_GROUP_TENSOR &&

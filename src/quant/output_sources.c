@@ -251,7 +251,7 @@ static const char *find_refusal(char why[160], nib_dialect dialect, const nib_qu
         return "it cannot record quantized activations: use a weight-only scheme such as mxfp4 or "
                "int8wo-g32-ggml";
     if (!nib__code_is_mx(stored->scheme.code) && stored->scheme.formula != NIB_FORMULA_GGML &&
-        stored->scheme.formula != NIB_FORMULA_SUPER)
+        !nib__scheme_is_gguf_block(&stored->scheme))
         return "its scales are f16, which this formula does not round to: add -ggml "
                "(int8wo-g32-ggml, int4wo-sym-ggml, int4wo-ggml), or quantize with --format nibble "
                "and convert the result";

@@ -38,10 +38,10 @@ static nib_status fail_too_wide(const nib_quantizer *q, nib_err *err, int64_t ro
                          "ggml's scales; use the scheme without -ggml, or keep the layer with "
                          "--skip",
                          where, (double)low, (double)high);
-    if (q->scheme.formula == NIB_FORMULA_SUPER)
+    if (nib__scheme_is_gguf_block(&q->scheme))
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: weights from %.9g to %.9g need a scale beyond f16, the type of the "
-                         "scales of super-blocks; keep the layer with --skip",
+                         "scales of GGUF's blocks; keep the layer with --skip",
                          where, (double)low, (double)high);
     if (q->scale_type == NIB_TYPE_F16 && q->source != NIB_TYPE_F16)
         return nib__fail(err, NIB_BAD_INPUT,

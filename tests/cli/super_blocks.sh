@@ -1,4 +1,4 @@
-# q4_k, q5_k and q6_k: the GGUF has the values that were quantized, for any threads and instruction set; what is refused
+# q2_k to q6_k and iq4_nl: the GGUF has the values that were quantized, for any threads and instruction set; what is refused
 mkdir wide
 cp "$MODEL"/tokenizer*.json wide
 python3 - "$MODEL/config.json" <<'END'
@@ -31,7 +31,10 @@ check 'an imatrix of the model' nibble imatrix wide im.gguf --calibrate text.txt
 # write RECIPE FILE ARGUMENT...
 write() { nibble quantize wide "$2" --recipe "$1" --format gguf --force "${@:3}" >out 2>err; }
 generate() { nibble generate "$@" --prompt 'Once upon' -n 12 --temp 0 --quiet 2>/dev/null; }
-for recipe in q4_k q5_k q6_k; do
+least() { # of rounding's error that search removes, in %
+    case $1 in q2_k) echo 40 ;; q3_k | q6_k | iq4_nl) echo 8 ;; *) echo 16 ;; esac
+}
+for recipe in q2_k q3_k q4_k q5_k q6_k iq4_nl; do
     check "$recipe: quantize" write $recipe a.gguf
     check "$recipe: verify" nibble verify a.gguf
     check "$recipe: info names the type" grep -q "gguf $recipe " <(nibble info a.gguf)
@@ -41,16 +44,21 @@ for recipe in q4_k q5_k q6_k; do
         "$(generate a.gguf --recipe weight-only --dtype f32)"
     check "$recipe: search" write $recipe a.gguf --method search --imatrix im.gguf
     gained=$(sed -n 's/^note: search: 8 layers; their weighted squared error is \([0-9]*\)\.[0-9] % below that of rounding.*/\1/p' out)
-    least=$([ $recipe = q6_k ] && echo 8 || echo 16)
-    check "$recipe: search removes $least % of rounding's error: $gained %" [ "${gained:-0}" -ge "$least" ]
+    check "$recipe: search removes $(least $recipe) % of rounding's error: $gained %" [ "${gained:-0}" -ge "$(least $recipe)" ]
     write $recipe b.gguf --method search --calibrate text.txt --threads 1 --isa ref
     check "$recipe: the same by the text, on one thread" cmp a.gguf b.gguf
     check "$recipe: verify what search chose" nibble verify a.gguf
+    check "$recipe: nibble's own format" nibble quantize wide own --recipe $recipe --format nibble --force
+    equal "$recipe: its text" "$(generate wide --recipe $recipe)" "$(generate own)"
+    nibble quantize wide a.gguf --recipe $recipe --format gguf --force >/dev/null
+    check "$recipe: to GGUF" nibble convert own b.gguf --format gguf --force
+    same "$recipe: the same values" a.gguf b.gguf
 done
 
 refused 3 'model.layers.0.self_attn.q_proj: q4_k has super-blocks of 256 inputs, and 224 is not a multiple of that; *' \
     quantize "$MODEL" no.gguf --recipe q4_k --format gguf
 refused 4 '*torchao has no super-blocks*' quantize wide no --recipe q6_k --format torchao
+refused 4 '*torchao has no codes from a table of levels*' quantize wide no --recipe iq4_nl --format torchao
 refused 3 '*the method gptq does not choose scales of super-blocks, as q5_k has; use search' \
     quantize wide no.gguf --recipe q5_k --format gguf --method gptq --calibrate text.txt
 refused 2 '*' quantize wide no.gguf --recipe q4_k-g64 --format gguf

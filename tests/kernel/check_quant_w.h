@@ -43,9 +43,12 @@ static const char *const quant_w_schemes[] = {
     "int8wo-g32-ggml",
     "int4wo-g32-sym-ggml",
     "int4wo-g32-ggml",
+    "q2_k",
+    "q3_k",
     "q4_k",
     "q5_k",
     "q6_k",
+    "iq4_nl",
 };
 static const char *const quant_w_groups[] = {"-g32", "-g16",  "-g64",  "-g1", "-g3",
                                              "-g48", "-g100", "-g128", "-row"};
@@ -224,11 +227,10 @@ static bool check_quant_w(verdict *v, const nib_kernel *row, const nib_kernel *r
             c.type = below(&r, 3) == 0 ? NIB_TYPE_F32 : c.source;
             c.scales = below(&r, 3) == 0 ? types[below(&r, COUNT(types))] : NIB_TYPE_NONE;
             c.k = quant_w_widths[below(&r, COUNT(quant_w_widths))];
-            if (nib__quant_family(&scheme) == NIB_QUANT_SUPER) {
-                if (row->gpu != NULL) /* super-blocks are quantized on the CPU */
-                    continue;
+            if (row->gpu != NULL && nib__scheme_is_gguf_block(&scheme)) /* only on the CPU */
+                continue;
+            if (nib__quant_family(&scheme) == NIB_QUANT_SUPER)
                 c.k = nib__round_up(c.k, NIB_SUPER_ELEMENTS);
-            }
             c.values = (value_class)(below(&r, 2) == 0 ? VALUES_RANDOM : below(&r, VALUES_COUNT));
             c.power = powers[below(&r, COUNT(powers))];
             if (row->gpu == NULL && below(&r, 2) == 0) /* GPUs only round */

@@ -56,9 +56,12 @@ static void test_canonical_names(void **state)
         {"int8wo-g32-ggml", "int8wo-g32-ggml"},
         {"int4wo-sym-ggml", "int4wo-g32-sym-ggml"},
         {"int4wo-ggml", "int4wo-g32-ggml"},
+        {"q2_k", "q2_k"},
+        {"q3_k", "q3_k"},
         {"q4_k", "q4_k"},
         {"q5_k", "q5_k"},
         {"q6_k", "q6_k"},
+        {"iq4_nl", "iq4_nl"},
         {"8da4w", "8da4w-g32"},
         {"8da4w-g7", "8da4w-g7"},
         {"8da4w-actsym", "8da4w-g32-actsym"},
@@ -148,6 +151,8 @@ static void test_rejects_bad_names(void **state)
         "8da4w-ggml",
         "q4_k-g32",
         "q6_k-sym",
+        "q3_k-asym",
+        "iq4_nl-g32",
         "mxfp4-block",
         "nvfp4dq-floor",
         "nvfp4-g16",
@@ -225,7 +230,7 @@ static void test_bases(void **state)
         if (wanted != NULL)
             assert_string_equal(takes, wanted);
     }
-    assert_int_equal(count, 18);
+    assert_int_equal(count, 21);
 }
 
 static void test_groups(void **state)

@@ -39,10 +39,12 @@ BLOCKS = {
     T.Q6_K: (256, 210, [208]),
     T.IQ4_NL: (32, 18, [0]),
     T.MXFP4: (32, 17, []),
+    T.Q2_K: (256, 84, [80, 82]),
+    T.Q3_K: (256, 110, [108]),
 }
 # the approximate standard deviation of weights at a scale of 1
 SPREAD = {T.Q4_0: 4.6, T.Q4_1: 4.6, T.Q5_0: 9.2, T.Q5_1: 9.2, T.Q8_0: 74, T.Q4_K: 170, T.Q5_K: 340,
-          T.Q6_K: 1400, T.IQ4_NL: 66}
+          T.Q6_K: 1400, T.IQ4_NL: 66, T.Q2_K: 13, T.Q3_K: 43}
 
 
 def random_blocks(rng, kind, rows, k, std):
@@ -55,7 +57,7 @@ def random_blocks(rng, kind, rows, k, std):
     d = (std / SPREAD[kind] * rng.uniform(0.7, 1.4, blocks.shape[:2])).astype(np.float16)
     blocks[..., scales[0]:scales[0] + 2] = d[..., None].view(np.uint8)
     if len(scales) == 2:
-        middle = {T.Q4_1: -7.5, T.Q5_1: -15.5, T.Q4_K: 7.5, T.Q5_K: 15.5}[kind]
+        middle = {T.Q4_1: -7.5, T.Q5_1: -15.5, T.Q4_K: 7.5, T.Q5_K: 15.5, T.Q2_K: 1.5}[kind]
         least = (d.astype(np.float32) * middle).astype(np.float16)
         blocks[..., scales[1]:scales[1] + 2] = least[..., None].view(np.uint8)
     return blocks.reshape(rows, -1)

@@ -31,7 +31,7 @@ static const char *const codes[] = {NIB_CODES(X)};
 static const char *const acts[] = {NIB_ACTS(X)};
 #undef X
 static const char *const zeros[] = {"none", "int", "float"};
-static const char *const formulas[] = {"torchao", "ao017", "tinygemm", "ggml"};
+static const char *const formulas[] = {"torchao", "ao017", "tinygemm", "ggml", "super", "levels"};
 static const char *const roundings[] = {"rceil", "floor"};
 static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
                   zero_point[] = "._weight_zero_point", per_tensor[] = "._weight_per_tensor_scale",

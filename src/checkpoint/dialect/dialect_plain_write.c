@@ -9,7 +9,7 @@
  *              activations or e4m3: weight I8 or F8_E4M3 [n][k], weight_scale,
  *              weight_zero_point I8; e4m3 in blocks: weight_scale [ceil(n/rows)][groups];
  *              act-order: weight_g_idx I32 [k]
- * gguf         weight Q8_0, Q4_0, Q4_1 or MXFP4 [n][k]
+ * gguf         weight of a block type [n][k]
  * float        weight F32, F16 or BF16 [n][k]
  */
 #include "dialects.h"
@@ -133,9 +133,12 @@ const nib_dialect_writer nib__write_compressed = {
 static nib_type find_block_type(const nib_scheme *s)
 {
     if (s->formula == NIB_FORMULA_SUPER)
-        return s->group == 16           ? NIB_TYPE_Q6_K
-               : s->code == NIB_CODE_I4 ? NIB_TYPE_Q4_K
-                                        : NIB_TYPE_Q5_K;
+        return s->code == NIB_CODE_I8      ? s->group == 16 ? NIB_TYPE_Q6_K : NIB_TYPE_Q5_K
+               : s->group == 32            ? NIB_TYPE_Q4_K
+               : s->zero == NIB_ZERO_FLOAT ? NIB_TYPE_Q2_K
+                                           : NIB_TYPE_Q3_K;
+    if (s->formula == NIB_FORMULA_LEVELS)
+        return NIB_TYPE_IQ4_NL;
     if (s->group != 32)
         return NIB_TYPE_NONE;
     switch (s->code) {
@@ -153,7 +156,7 @@ static const char *fit_gguf(char out[160], nib_output_weight *w)
 {
     if (find_block_type(&w->scheme) == NIB_TYPE_NONE)
         return "its blocks have 32 codes: symmetric int8 (Q8_0), int4 symmetric or with a float "
-               "zero (Q4_0, Q4_1), mxfp4, or those of q4_k, q5_k and q6_k";
+               "zero (Q4_0, Q4_1), mxfp4, or those of q2_k to q6_k and iq4_nl";
     if (refuse_groups(out, w) != NULL)
         return out;
     w->scheme.act = NIB_ACT_FLOAT; /* it cannot describe activations */

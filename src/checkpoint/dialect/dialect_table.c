@@ -15,8 +15,8 @@ const nib_dialect_row nib__dialects[NIB_DIALECT_COUNT] = {
         {
             .name = "gguf",
             .files = "GGUF version 2 and 3, with the tokenizer inside",
-            .holds = "F32, F16, BF16, Q4_0, Q4_1, Q8_0, MXFP4, Q4_K, Q5_K, Q6_K; read "
-                     "also Q5_0, Q5_1, IQ4_NL",
+            .holds = "F32, F16, BF16, Q4_0, Q4_1, Q8_0, MXFP4, Q2_K to Q6_K, IQ4_NL; read "
+                     "also Q5_0, Q5_1",
             .bias = "float",
             .read_test = "test_code_layout_gguf.c:test_values",
             .write_test = "test_gguf_blocks.c:test_golden",

@@ -68,6 +68,8 @@ static const char *fit_torchao(char out[160], nib_output_weight *w)
         return acts != NULL ? acts : shape;
     if (s->formula == NIB_FORMULA_SUPER)
         return "torchao has no super-blocks";
+    if (s->formula == NIB_FORMULA_LEVELS)
+        return "torchao has no codes from a table of levels";
     if (choose_class(s) == INT4 && s->formula == NIB_FORMULA_GGML)
         return "torchao's int4 stores zeros in the type of the scales, f16, which cannot represent "
                "ggml's zeros";

@@ -77,7 +77,7 @@ static void read_block(const uint8_t *block, nib_type type, float *scale, float 
 static bool put_supers(nib_type type, const int8_t *codes, const float *scales, const float *zeros,
                        int64_t k, uint8_t *out)
 {
-    const int64_t groups = NIB_SUPER_ELEMENTS / (type == NIB_TYPE_Q6_K ? 16 : 32);
+    const int64_t groups = nib__super_block_groups(type);
     bool same = true;
     for (int64_t at = 0; at < k; at += NIB_SUPER_ELEMENTS) {
         const int64_t g = at / NIB_SUPER_ELEMENTS * groups;

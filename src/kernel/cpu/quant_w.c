@@ -23,6 +23,8 @@ nib_quant_family nib__quant_family(const nib_scheme *s)
         return NIB_QUANT_GGML;
     if (s->formula == NIB_FORMULA_SUPER)
         return NIB_QUANT_SUPER;
+    if (s->formula == NIB_FORMULA_LEVELS)
+        return NIB_QUANT_LEVELS;
     if (s->zero == NIB_ZERO_FLOAT)
         return s->formula == NIB_FORMULA_TINYGEMM ? NIB_QUANT_TINYGEMM : NIB_QUANT_INT4;
     return s->code == NIB_CODE_I8 && s->symmetric && s->group <= 0 ? NIB_QUANT_INT8
@@ -54,9 +56,9 @@ nib_status nib__quantizer_init(nib_quantizer *out, const nib_scheme *scheme, nib
                          nib__scheme_name(name, scheme), NIB_SUPER_ELEMENTS, k);
     *out = (nib_quantizer){.scheme = *scheme, .source = source, .k = k};
     out->groups = nib__scheme_groups(scheme, k);
-    out->scale_type = f == NIB_QUANT_MX     ? NIB_TYPE_E8M0
-                      : f == NIB_QUANT_NV   ? NIB_TYPE_E4M3
-                      : f == NIB_QUANT_GGML ? NIB_TYPE_F16
+    out->scale_type = f == NIB_QUANT_MX                              ? NIB_TYPE_E8M0
+                      : f == NIB_QUANT_NV                            ? NIB_TYPE_E4M3
+                      : f == NIB_QUANT_GGML || f == NIB_QUANT_LEVELS ? NIB_TYPE_F16
                       : f == NIB_QUANT_INT8 || f == NIB_QUANT_FP8 || f == NIB_QUANT_SUPER
                           ? NIB_TYPE_F32
                           : source;

@@ -151,6 +151,13 @@ static params nv_params(const nib_quantizer *q, float low, float high)
     return (params){.scale = scale, .factor = nib__quant_inverse(q) / scale};
 }
 
+/* The value of the largest magnitude gets the level -127; of a tie the negative one. */
+static params levels_params(float low, float high)
+{
+    const float scale = f16_value(f16_code((-low >= high ? low : high) / -127));
+    return (params){.scale = scale, .factor = scale != 0 ? 1 / scale : 0};
+}
+
 static params params_of(const nib_quantizer *q, nib_quant_family family, float low, float high)
 {
     switch (family) {
@@ -160,6 +167,7 @@ static params params_of(const nib_quantizer *q, nib_quant_family family, float l
     case NIB_QUANT_TINYGEMM: return tinygemm_params(q, low, high);
     case NIB_QUANT_FP8: return fp8_params(q, low, high);
     case NIB_QUANT_NV: return nv_params(q, low, high);
+    case NIB_QUANT_LEVELS: return levels_params(low, high);
     case NIB_QUANT_GGML:  /* handled by quantize_block, */
     case NIB_QUANT_SUPER: /* and by quantize_super */
     case NIB_QUANT_MX: break;
@@ -238,6 +246,23 @@ NIB_INLINE void nv4_codes(int8_t *codes, const float *x, int64_t count, params p
         codes[j] = (int8_t)e2m1_code(x[j] * p.factor);
 }
 
+/* The level of IQ4_NL nearest to v, the lower one of two. */
+NIB_INLINE float nearest_level(float v)
+{
+    static const float levels[] = {NIB_IQ4_NL_LEVELS};
+    float nearest = levels[0];
+    for (int i = 1; i < (int)COUNT(levels); i++)
+        nearest = v > 0.5F * (levels[i - 1] + levels[i]) ? levels[i] : nearest;
+    return nearest;
+}
+
+NIB_INLINE void level_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x, int64_t count,
+                            params p)
+{
+    for (int64_t j = 0; j < count; j++)
+        codes[j] = (int8_t)nearest_level(x[j] * p.factor);
+}
+
 NIB_INLINE void codes_of(const nib_quantizer *q, nib_quant_family family, int8_t *codes,
                          const float *x, int64_t count, params p)
 {
@@ -247,6 +272,7 @@ NIB_INLINE void codes_of(const nib_quantizer *q, nib_quant_family family, int8_t
     case NIB_QUANT_INT4: float_zero_codes(codes, x, count, p, NIB_TYPE_F32); return;
     case NIB_QUANT_TINYGEMM: float_zero_codes(codes, x, count, p, q->source); return;
     case NIB_QUANT_NV: nv4_codes(codes, x, count, p); return;
+    case NIB_QUANT_LEVELS: level_codes(codes, x, count, p); return;
     case NIB_QUANT_MX:
         if (nib__codes[q->scheme.code].element == NIB_ELEMENT_E2M1) {
             mx4_codes(codes, x, count, p);

@@ -43,7 +43,7 @@ NIB_INLINE hqq_sums hqq_step(const searched *s, affine a, const int8_t *codes, f
     nib_lanes error = none, zero = none;
     for (int64_t j = 0; j < s->count; j += NIB_LANES) {
         const int64_t some = nib__min(NIB_LANES, s->count - j);
-        elements e = elements_at(s, NIB_ELEMENT_I4, false, a, j);
+        elements e = elements_at(s, GRID_INTEGERS, false, a, j);
         if (codes != NULL) {
             float values[NIB_LANES] = {0};
             code_values(values, codes + j, some, NIB_CODE_I4);

@@ -21,18 +21,30 @@ enum { FACTORS = 8, TRIALS = 16, REFITS = 4 };
  * 1B's shapes in int4wo-sym, twice as many 18.0 %. */
 static const float factors[FACTORS] = {0.72F, 0.77F, 0.82F, 0.87F, 0.91F, 0.95F, 0.99F, 1.04F};
 
+/* The values among which a code is the nearest. */
+typedef enum code_grid {
+    GRID_INTEGERS, /* from searched.lowest to highest */
+    GRID_E4M3,
+    GRID_E2M1,
+    GRID_LEVELS, /* IQ4_NL */
+} code_grid;
+
 /* A group, and the codes that it can have. */
 typedef struct searched {
     const float *x, *w; /* [count]; w NULL: all 1 */
     int64_t count;
-    nib_element element;
+    code_grid grid;
     float lowest, highest; /* of integer codes */
 } searched;
 
 NIB_INLINE searched codes_of_scheme(const nib_quantizer *q, nib_quant_family family)
 {
     const bool is_8 = q->scheme.code == NIB_CODE_I8;
-    return (searched){.element = nib__codes[q->scheme.code].element,
+    const nib_element element = nib__codes[q->scheme.code].element;
+    return (searched){.grid = family == NIB_QUANT_LEVELS    ? GRID_LEVELS
+                              : element == NIB_ELEMENT_E4M3 ? GRID_E4M3
+                              : element == NIB_ELEMENT_E2M1 ? GRID_E2M1
+                                                            : GRID_INTEGERS,
                       .lowest = !is_8                      ? -8
                                 : family == NIB_QUANT_GGML ? -127
                                                            : -128,
@@ -70,14 +82,25 @@ NIB_INLINE nib_lanes nearest_floats(nib_lanes v, int bits, int least, float larg
     return nib__lanes_load(at);
 }
 
+NIB_INLINE nib_lanes nearest_levels(nib_lanes v)
+{
+    float at[NIB_LANES];
+    nib__lanes_store(at, v);
+    for (int l = 0; l < NIB_LANES; l++)
+        at[l] = nearest_level(at[l]);
+    return nib__lanes_load(at);
+}
+
 /* The codes nearest to v, as numbers. */
-NIB_INLINE nib_lanes nearest_codes(const searched *s, nib_element element, nib_lanes v)
+NIB_INLINE nib_lanes nearest_codes(const searched *s, code_grid grid, nib_lanes v)
 {
     const nib_lanes magic = nib__lanes_set(0x1.8p23f);
-    if (element == NIB_ELEMENT_E4M3)
+    if (grid == GRID_E4M3)
         return nearest_floats(v, 3, -6, E4M3_MAX);
-    if (element == NIB_ELEMENT_E2M1)
+    if (grid == GRID_E2M1)
         return nearest_floats(v, 1, 0, E2M1_MAX);
+    if (grid == GRID_LEVELS)
+        return nearest_levels(v);
     v = nib__lanes_min(nib__lanes_max(v, nib__lanes_set(s->lowest)), nib__lanes_set(s->highest));
     return nib__lanes_sub(nib__lanes_add(v, magic), magic);
 }
@@ -87,8 +110,7 @@ typedef struct elements {
     nib_lanes x, w, code; /* code less affine.before */
 } elements;
 
-NIB_INLINE elements elements_at(const searched *s, nib_element element, bool has_w, affine a,
-                                int64_t j)
+NIB_INLINE elements elements_at(const searched *s, code_grid grid, bool has_w, affine a, int64_t j)
 {
     const nib_lanes before = nib__lanes_set(a.before);
     elements e = {.x = nib__lanes_load_at(s->x, j, s->count)};
@@ -99,7 +121,7 @@ NIB_INLINE elements elements_at(const searched *s, nib_element element, bool has
                                         : nib__lanes_keep_first(nib__lanes_set(1), s->count - j);
     const nib_lanes v = nib__lanes_fma(nib__lanes_sub(e.x, nib__lanes_set(a.after)),
                                        nib__lanes_set(a.inverse), before);
-    e.code = nib__lanes_sub(nearest_codes(s, element, v), before);
+    e.code = nib__lanes_sub(nearest_codes(s, grid, v), before);
     return e;
 }
 
@@ -119,14 +141,14 @@ typedef struct trials {
 } trials;
 
 /* E of each of the trials; the first of the best ones stays. */
-NIB_INLINE void consider_as(const searched *s, nib_element element, bool has_w, candidate *b,
+NIB_INLINE void consider_as(const searched *s, code_grid grid, bool has_w, candidate *b,
                             const trials *t)
 {
     for (int i = 0; i < t->count; i++) {
         const affine a = {t->scale[i], t->inverse[i], t->before[i], t->after[i]};
         nib_lanes sum = nib__lanes_set(0);
         for (int64_t j = 0; j < s->count; j += NIB_LANES)
-            sum = add_lost(sum, elements_at(s, element, has_w, a, j), a);
+            sum = add_lost(sum, elements_at(s, grid, has_w, a, j), a);
         const float error = nib__lanes_sum(sum);
         if (t->fits[i] && error < b->error)
             *b = (candidate){.at = a, .stored = t->stored[i], .error = error, .found = true};
@@ -135,14 +157,16 @@ NIB_INLINE void consider_as(const searched *s, nib_element element, bool has_w, 
 
 static void consider(const searched *s, candidate *b, const trials *t)
 {
-    if (s->element == NIB_ELEMENT_E4M3)
-        consider_as(s, NIB_ELEMENT_E4M3, s->w != NULL, b, t);
-    else if (s->element == NIB_ELEMENT_E2M1)
-        consider_as(s, NIB_ELEMENT_E2M1, s->w != NULL, b, t);
+    if (s->grid == GRID_E4M3)
+        consider_as(s, GRID_E4M3, s->w != NULL, b, t);
+    else if (s->grid == GRID_E2M1)
+        consider_as(s, GRID_E2M1, s->w != NULL, b, t);
+    else if (s->grid == GRID_LEVELS)
+        consider_as(s, GRID_LEVELS, s->w != NULL, b, t);
     else if (s->w != NULL)
-        consider_as(s, NIB_ELEMENT_I4, true, b, t);
+        consider_as(s, GRID_INTEGERS, true, b, t);
     else
-        consider_as(s, NIB_ELEMENT_I4, false, b, t);
+        consider_as(s, GRID_INTEGERS, false, b, t);
 }
 
 /* Weighted sums over a group of the codes c, less `before`, and of the weights x. */
@@ -150,11 +174,11 @@ typedef struct moments {
     float one, x, c, xc, cc;
 } moments;
 
-NIB_INLINE moments moments_of(const searched *s, nib_element element, affine a)
+NIB_INLINE moments moments_of(const searched *s, code_grid grid, affine a)
 {
     nib_lanes one = nib__lanes_set(0), x = one, c = one, xc = one, cc = one;
     for (int64_t j = 0; j < s->count; j += NIB_LANES) {
-        const elements e = elements_at(s, element, s->w != NULL, a, j);
+        const elements e = elements_at(s, grid, s->w != NULL, a, j);
         const nib_lanes wc = nib__lanes_mul(e.w, e.code);
         one = nib__lanes_add(one, e.w);
         x = nib__lanes_fma(e.w, e.x, x);
@@ -192,12 +216,20 @@ NIB_INLINE void round_each(nib_type type, float *x, int count)
             x[i] = f16_value(f16_code(x[i]));
 }
 
+/* Whether the lowest code is farther from 0 than the highest and scales may be negative. */
+static bool has_signed_scales(const nib_quantizer *q, nib_quant_family family)
+{
+    return family == NIB_QUANT_LEVELS ||
+           (family == NIB_QUANT_GGML && q->scheme.code == NIB_CODE_I4 &&
+            q->scheme.zero == NIB_ZERO_NONE);
+}
+
 /* Rounds scales and float zeros to what a file can hold. */
 NIB_INLINE void round_trials(const nib_quantizer *q, nib_quant_family family, trials *t, int count)
 {
     t->count = count;
     const bool is_ggml = family == NIB_QUANT_GGML, has_float = q->scheme.zero == NIB_ZERO_FLOAT;
-    const bool is_signed = is_ggml && q->scheme.code == NIB_CODE_I4 && !has_float;
+    const bool is_signed = has_signed_scales(q, family);
     round_each(is_ggml ? NIB_TYPE_F16 : q->scale_type, t->scale, count);
     if (has_float && is_ggml) { /* its file has the value of code -8 */
         for (int i = 0; i < count; i++)
@@ -267,7 +299,7 @@ static void search_factors(const nib_quantizer *q, nib_quant_family family, cons
         t.count = 2;
         consider(s, b, &t);
     }
-    if (family == NIB_QUANT_GGML && q->scheme.code == NIB_CODE_I4 && !has_float) {
+    if (has_signed_scales(q, family)) {
         for (int i = 0; i < FACTORS; i++)
             t.scale[i] = -t.scale[i];
         round_trials(q, family, &t, FACTORS);
@@ -279,8 +311,9 @@ static void search_factors(const nib_quantizer *q, nib_quant_family family, cons
 static void refit(const nib_quantizer *q, nib_quant_family family, const searched *s, candidate *b)
 {
     for (int i = 0; i < REFITS; i++) {
-        const moments m = s->element == NIB_ELEMENT_E4M3 ? moments_of(s, NIB_ELEMENT_E4M3, b->at)
-                                                         : moments_of(s, NIB_ELEMENT_I4, b->at);
+        const moments m = s->grid == GRID_E4M3     ? moments_of(s, GRID_E4M3, b->at)
+                          : s->grid == GRID_LEVELS ? moments_of(s, GRID_LEVELS, b->at)
+                                                   : moments_of(s, GRID_INTEGERS, b->at);
         const float before = b->error;
         trials t;
         t.before[0] = b->at.before;
@@ -304,12 +337,12 @@ static void put_codes(const searched *s, affine a, int8_t *codes)
     for (int64_t j = 0; j < s->count; j += NIB_LANES) {
         float code[NIB_LANES];
         const int64_t some = nib__min(NIB_LANES, s->count - j);
-        nib__lanes_store(code, nib__lanes_add(elements_at(s, s->element, s->w != NULL, a, j).code,
+        nib__lanes_store(code, nib__lanes_add(elements_at(s, s->grid, s->w != NULL, a, j).code,
                                               nib__lanes_set(a.before)));
         for (int64_t l = 0; l < some; l++)
-            codes[j + l] = s->element == NIB_ELEMENT_E4M3   ? (int8_t)e4m3_code(code[l], 0x7e)
-                           : s->element == NIB_ELEMENT_E2M1 ? (int8_t)e2m1_code(code[l])
-                                                            : (int8_t)code[l];
+            codes[j + l] = s->grid == GRID_E4M3   ? (int8_t)e4m3_code(code[l], 0x7e)
+                           : s->grid == GRID_E2M1 ? (int8_t)e2m1_code(code[l])
+                                                  : (int8_t)code[l];
     }
 }
 
@@ -319,7 +352,7 @@ static float error_of_codes(const searched *s, const int8_t *codes, nib_code cod
     nib_lanes sum = nib__lanes_set(0);
     for (int64_t j = 0; j < s->count; j += NIB_LANES) {
         float values[NIB_LANES] = {0};
-        elements e = elements_at(s, NIB_ELEMENT_I4, s->w != NULL, a, j);
+        elements e = elements_at(s, GRID_INTEGERS, s->w != NULL, a, j);
         code_values(values, codes + j, nib__min(NIB_LANES, s->count - j), code);
         e.code = nib__lanes_sub(nib__lanes_load(values), nib__lanes_set(a.before));
         sum = add_lost(sum, e, a);

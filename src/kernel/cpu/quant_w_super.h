@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Super-blocks of ggml's K-quants: 256 inputs in groups of 32 or 16, whose scales are integer
- * multiples of one f16 d, and whose lowest values of one f16 dmin (Q4_K, Q5_K):
+ * multiples of one f16 d, and whose lowest values of one f16 dmin (Q2_K, Q4_K, Q5_K):
  *
- *   value = d * s_g * (q - lowest) - dmin * m_g        Q4_K, Q5_K: s_g and m_g 0..63
- *   value = d * s_g * q                                Q6_K: s_g -127..127
+ *   value = d * s_g * (q - lowest) - dmin * m_g        Q4_K, Q5_K: s_g and m_g 0..63, Q2_K: 0..15
+ *   value = d * s_g * q                                Q6_K: s_g -127..127, Q3_K: -32..31
  *
  * Rounding takes each group's range, and d and dmin from the largest of the groups. The method
  * `search` first chooses every group's scale and lowest value alone, as quant_w_search.h does, then
@@ -23,7 +23,7 @@ typedef struct super_form {
     int64_t size;          /* elements of a group */
     int groups;            /* of a super-block */
     float lowest, highest; /* codes */
-    float most;            /* the largest multiple of d */
+    float least, most;     /* multiples of d */
     bool has_low;          /* dmin and m_g */
 } super_form;
 
@@ -47,11 +47,13 @@ typedef struct super_block {
 
 static super_form super_form_of(const nib_quantizer *q)
 {
+    const bool is_4 = q->scheme.code == NIB_CODE_I4;
     if (q->scheme.zero == NIB_ZERO_NONE)
-        return (super_form){16, 16, -32, 31, 127, false};
-    if (q->scheme.code == NIB_CODE_I4)
-        return (super_form){32, 8, -8, 7, 63, true};
-    return (super_form){32, 8, 0, 31, 63, true};
+        return is_4 ? (super_form){16, 16, -4, 3, -32, 31, false}
+                    : (super_form){16, 16, -32, 31, -127, 127, false};
+    if (q->scheme.group == 16)
+        return (super_form){16, 16, 0, 3, 0, 15, true};
+    return is_4 ? (super_form){32, 8, -8, 7, 0, 63, true} : (super_form){32, 8, 0, 31, 0, 63, true};
 }
 
 static searched super_group(const super_block *b, int g)
@@ -60,7 +62,7 @@ static searched super_group(const super_block *b, int g)
     return (searched){.x = b->x + k0,
                       .w = b->w == NULL ? NULL : b->w + k0,
                       .count = b->form.size,
-                      .element = NIB_ELEMENT_I8,
+                      .grid = GRID_INTEGERS,
                       .lowest = b->form.lowest,
                       .highest = b->form.highest};
 }
@@ -78,7 +80,7 @@ NIB_INLINE float error_with(const searched *s, bool has_w, affine a)
 {
     nib_lanes sum = nib__lanes_set(0);
     for (int64_t j = 0; j < s->count; j += NIB_LANES)
-        sum = add_lost(sum, elements_at(s, NIB_ELEMENT_I8, has_w, a, j), a);
+        sum = add_lost(sum, elements_at(s, GRID_INTEGERS, has_w, a, j), a);
     return nib__lanes_sum(sum);
 }
 
@@ -109,7 +111,7 @@ static void try_linear(const super_form *f, const searched *s, linear l, linear 
 /* Least squares of scale and lowest value for the codes of the best one. */
 static linear fit_linear(const super_form *f, const searched *s, linear best)
 {
-    const moments m = moments_of(s, NIB_ELEMENT_I8, affine_of(f, best));
+    const moments m = moments_of(s, GRID_INTEGERS, affine_of(f, best));
     const double one = (double)m.one, low = (double)f->lowest, c = (double)m.c - low * one,
                  cc = (double)m.cc - low * (2 * (double)m.c - low * one),
                  xc = (double)m.xc - low * (double)m.x, det = one * cc - c * c;
@@ -169,7 +171,7 @@ static bool start_scales(super_scales *out, const super_form *f, const linear *w
     out->d = f16_value(f16_code(scale / f->most));
     out->dmin = f->has_low ? f16_value(f16_code(low / f->most)) : 0;
     for (int g = 0; g < f->groups; g++) {
-        out->scale[g] = multiple(wanted[g].scale, out->d, f->has_low ? 0 : -f->most, f->most);
+        out->scale[g] = multiple(wanted[g].scale, out->d, f->least, f->most);
         out->low[g] = multiple(-wanted[g].low, out->dmin, 0, f->most);
     }
     return out->d < INFINITY && out->dmin < INFINITY;
@@ -190,12 +192,12 @@ static float move_multiples(const super_block *b, super_scales *s, int g)
 {
     const super_form *f = &b->form;
     const searched group = super_group(b, g);
-    const float scale = s->scale[g], low = s->low[g], least = f->has_low ? 0 : -f->most;
+    const float scale = s->scale[g], low = s->low[g];
     float error = error_at(&group, affine_of(f, linear_at(s, g)));
     super_scales t = *s;
     for (int i = -1; i <= 1; i++)
         for (int j = f->has_low ? -1 : 0; j <= (f->has_low ? 1 : 0); j++) {
-            t.scale[g] = clamp(scale + (float)i, least, f->most);
+            t.scale[g] = clamp(scale + (float)i, f->least, f->most);
             t.low[g] = clamp(low + (float)j, 0, f->most);
             const float here = error_at(&group, affine_of(f, linear_at(&t, g)));
             if (here < error) {
@@ -222,7 +224,7 @@ static bool fit_scales(const super_block *b, super_scales *s)
     double uu = 0, uv = 0, vv = 0, xu = 0, xv = 0; /* u = s_g (q - lowest), v = m_g */
     for (int g = 0; g < f->groups; g++) {
         const searched group = super_group(b, g);
-        const moments m = moments_of(&group, NIB_ELEMENT_I8, affine_of(f, linear_at(s, g)));
+        const moments m = moments_of(&group, GRID_INTEGERS, affine_of(f, linear_at(s, g)));
         const double scale = (double)s->scale[g], low = (double)s->low[g], one = (double)m.one;
         uu += scale * scale * ((double)m.cc - lowest * (2 * (double)m.c - lowest * one));
         uv += scale * low * ((double)m.c - lowest * one);

@@ -76,7 +76,7 @@ NIB_INLINE void pass_on(sweep *w, int64_t begin, int64_t c, int64_t end, nib_lan
 }
 
 /* Codes columns [begin, end) under the scales of their rows. */
-NIB_INLINE void code_columns(sweep *w, nib_element element, int64_t begin, int64_t end)
+NIB_INLINE void code_columns(sweep *w, code_grid grid, int64_t begin, int64_t end)
 {
     const nib_lanes scale = nib__lanes_load(w->scale), inverse = nib__lanes_load(w->inverse),
                     before = nib__lanes_load(w->before), after = nib__lanes_load(w->after);
@@ -86,14 +86,13 @@ NIB_INLINE void code_columns(sweep *w, nib_element element, int64_t begin, int64
         const nib_lanes target =
             nib__lanes_add(x, nib__lanes_load(w->sums + (c - begin) * SWEEP_ROWS));
         const nib_lanes q = nearest_codes(
-            &w->s, element, nib__lanes_fma(nib__lanes_sub(target, after), inverse, before));
+            &w->s, grid, nib__lanes_fma(nib__lanes_sub(target, after), inverse, before));
         const nib_lanes value = nib__lanes_fma(nib__lanes_sub(q, before), scale, after);
         nib__lanes_store(code, q);
         for (int l = 0; l < SWEEP_ROWS; l++)
-            w->codes[c * SWEEP_ROWS + l] =
-                element == NIB_ELEMENT_E4M3   ? (int8_t)e4m3_code(code[l], 0x7e)
-                : element == NIB_ELEMENT_E2M1 ? (int8_t)e2m1_code(code[l])
-                                              : (int8_t)code[l];
+            w->codes[c * SWEEP_ROWS + l] = grid == GRID_E4M3   ? (int8_t)e4m3_code(code[l], 0x7e)
+                                           : grid == GRID_E2M1 ? (int8_t)e2m1_code(code[l])
+                                                               : (int8_t)code[l];
         pass_on(w, begin, c, end, nib__lanes_sub(x, value));
     }
 }
@@ -193,12 +192,14 @@ static void code_rows(sweep *w)
         sum_block(w, begin, end);
         if (has_groups)
             search_scales(w, begin, end - begin, true);
-        if (w->s.element == NIB_ELEMENT_E4M3)
-            code_columns(w, NIB_ELEMENT_E4M3, begin, end);
-        else if (w->s.element == NIB_ELEMENT_E2M1)
-            code_columns(w, NIB_ELEMENT_E2M1, begin, end);
+        if (w->s.grid == GRID_E4M3)
+            code_columns(w, GRID_E4M3, begin, end);
+        else if (w->s.grid == GRID_E2M1)
+            code_columns(w, GRID_E2M1, begin, end);
+        else if (w->s.grid == GRID_LEVELS)
+            code_columns(w, GRID_LEVELS, begin, end);
         else
-            code_columns(w, NIB_ELEMENT_I4, begin, end);
+            code_columns(w, GRID_INTEGERS, begin, end);
     }
 }
 
