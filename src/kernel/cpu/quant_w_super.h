@@ -84,9 +84,33 @@ NIB_INLINE float error_with(const searched *s, bool has_w, affine a)
     return nib__lanes_sum(sum);
 }
 
+/* E of several candidates. None decides what is computed of another, so that the processor works on
+ * several at once. */
+NIB_INLINE void errors_with(searched s, int64_t count, bool has_w, const affine *a, int some,
+                            float *out)
+{
+    s.count = count;
+    for (int i = 0; i < some; i++)
+        out[i] = error_with(&s, has_w, a[i]);
+}
+
+static void errors_at(const searched *s, const affine *a, int some, float *out)
+{
+    if (s->count == 32 && s->w != NULL)
+        errors_with(*s, 32, true, a, some, out);
+    else if (s->count == 32)
+        errors_with(*s, 32, false, a, some, out);
+    else if (s->w != NULL)
+        errors_with(*s, 16, true, a, some, out);
+    else
+        errors_with(*s, 16, false, a, some, out);
+}
+
 static float error_at(const searched *s, affine a)
 {
-    return s->w != NULL ? error_with(s, true, a) : error_with(s, false, a);
+    float error;
+    errors_at(s, &a, 1, &error);
+    return error;
 }
 
 /* ---- a group alone ---- */
@@ -123,17 +147,35 @@ static linear fit_linear(const super_form *f, const searched *s, linear best)
     return (linear){(float)(xc / cc), 0};
 }
 
-static linear search_linear(const super_form *f, const searched *s, linear start)
+/* Scales of FACTORS times the start's, with the same middle of the range; without has_low also the
+ * negative ones. *error: E of the best. */
+static linear best_factor(const super_form *f, const searched *s, linear start, float *error)
 {
+    enum { TRIED = 1 + 2 * FACTORS };
     const float steps = f->highest - f->lowest, middle = start.low + 0.5F * steps * start.scale;
-    linear best = start;
-    float error = error_at(s, affine_of(f, start));
+    linear tried[TRIED] = {start};
+    affine at[TRIED];
+    float errors[TRIED];
+    int count = 1, best = 0;
     for (int i = 0; i < FACTORS; i++) {
         const float scale = factors[i] * start.scale, low = middle - 0.5F * steps * scale;
-        try_linear(f, s, (linear){scale, low < 0 ? low : 0}, &best, &error);
+        tried[count++] = (linear){scale, low < 0 ? low : 0};
         if (!f->has_low)
-            try_linear(f, s, (linear){-scale, 0}, &best, &error);
+            tried[count++] = (linear){-scale, 0};
     }
+    for (int i = 0; i < count; i++)
+        at[i] = affine_of(f, tried[i]);
+    errors_at(s, at, count, errors);
+    for (int i = 1; i < count; i++)
+        best = errors[i] < errors[best] ? i : best;
+    *error = errors[best];
+    return tried[best];
+}
+
+static linear search_linear(const super_form *f, const searched *s, linear start)
+{
+    float error;
+    linear best = best_factor(f, s, start, &error);
     for (int i = 0; i < REFITS; i++) {
         const float before = error;
         const linear fit = fit_linear(f, s, best);
@@ -190,23 +232,25 @@ static double total_error(const super_block *b, const super_scales *s)
 /* Moves the multiples of a group to the best of their neighbors; its E. */
 static float move_multiples(const super_block *b, super_scales *s, int g)
 {
+    enum { NEAR = 9 };
     const super_form *f = &b->form;
     const searched group = super_group(b, g);
+    const int lows = f->has_low ? 3 : 1, count = 3 * lows;
     const float scale = s->scale[g], low = s->low[g];
-    float error = error_at(&group, affine_of(f, linear_at(s, g)));
-    super_scales t = *s;
-    for (int i = -1; i <= 1; i++)
-        for (int j = f->has_low ? -1 : 0; j <= (f->has_low ? 1 : 0); j++) {
-            t.scale[g] = clamp(scale + (float)i, f->least, f->most);
-            t.low[g] = clamp(low + (float)j, 0, f->most);
-            const float here = error_at(&group, affine_of(f, linear_at(&t, g)));
-            if (here < error) {
-                error = here;
-                s->scale[g] = t.scale[g];
-                s->low[g] = t.low[g];
-            }
-        }
-    return error;
+    float scales[NEAR], multiples[NEAR], errors[NEAR];
+    affine at[NEAR];
+    int best = count / 2; /* where they are */
+    for (int i = 0; i < count; i++) {
+        scales[i] = clamp(scale + (float)(i / lows - 1), f->least, f->most);
+        multiples[i] = clamp(low + (float)(f->has_low ? i % lows - 1 : 0), 0, f->most);
+        at[i] = affine_of(f, (linear){s->d * scales[i], -(s->dmin * multiples[i])});
+    }
+    errors_at(&group, at, count, errors);
+    for (int i = 0; i < count; i++)
+        best = errors[i] < errors[best] ? i : best;
+    s->scale[g] = scales[best];
+    s->low[g] = multiples[best];
+    return errors[best];
 }
 
 static void move_all(const super_block *b, super_scales *s)
