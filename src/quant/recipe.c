@@ -279,6 +279,7 @@ static bool rule_matches(const nib_recipe *r, const nib_rule *rule, const nib_re
     char meta[NAME_MAX_BYTES];
     switch (rule->match) {
     case NIB_MATCH_ALL: return true;
+    case NIB_MATCH_MIX: return nib__mix_matches(rule, layer, r->blocks);
     case NIB_MATCH_NAME:
     case NIB_MATCH_MODULE:
     case NIB_MATCH_PARAMETER: return pattern_matches(rule->pattern, rule->match, layer->name, err);
@@ -585,8 +586,9 @@ static nib_status read_file(nib_recipe *r, const char *path, nib_err *err)
     return status;
 }
 
-static nib_status read_recipe(nib_recipe *r, const char *text, nib_err *err)
+static nib_status read_recipe(nib_recipe *r, const nib_recipe_input *in, nib_err *err)
 {
+    const char *text = in->text;
     const char *first = text + strspn(text, " \t\r\n");
     const size_t size = strlen(text);
     r->source = nib__arena_copy(&r->arena, text, size);
@@ -596,7 +598,10 @@ static nib_status read_recipe(nib_recipe *r, const char *text, nib_err *err)
         return nib__recipe_read_json(r, "recipe", text, size, err);
     if (strchr(text, '/') != NULL || (size > 5 && strcmp(text + size - 5, ".json") == 0))
         return read_file(r, text, err);
-    NIB_TRY(nib__recipe_add_named(r, text, err));
+    if (nib__recipe_is_mix(text))
+        NIB_TRY(nib__recipe_add_mix(r, in, text, err));
+    else
+        NIB_TRY(nib__recipe_add_named(r, text, err));
     return nib__recipe_add_tail(r, err);
 }
 
@@ -614,7 +619,7 @@ static nib_status load_rules(nib_recipe *r, const nib_recipe_input *in, nib_err 
                 .match = NIB_MATCH_ALL, .reach = NIB_REACH_ANY, .keep = true, .words = "as stored"},
             err));
     else
-        NIB_TRY(read_recipe(r, in->text, err));
+        NIB_TRY(read_recipe(r, in, err));
     enable_only_rules(r);
     if (in->count == 0)
         return NIB_OK;

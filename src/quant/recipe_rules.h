@@ -28,6 +28,7 @@ typedef enum nib_match {
     NIB_MATCH_PARAMETER, /* the module's name with ".weight": the other half */
     NIB_MATCH_SUBSTRING, /* torchtitan: text is a substring of the name */
     NIB_MATCH_NONE_OF,   /* matches none of the patterns of --only or "only" */
+    NIB_MATCH_MIX,       /* role and block, of one of llama.cpp's mixes */
 } nib_match;
 
 typedef struct nib_rule {
@@ -37,7 +38,9 @@ typedef struct nib_rule {
      * they match no other linear layer. */
     bool exact;
     const char *text;       /* the pattern or substring; NONE_OF: which list */
-    nib_pattern *pattern;   /* NULL for ALL and SUBSTRING */
+    nib_pattern *pattern;   /* NULL for ALL, SUBSTRING and MIX */
+    nib_role role;          /* MIX */
+    int blocks;             /* MIX: which blocks, of recipe_mixes.c */
     bool keep, weight_only; /* as in nib_choice */
     nib_scheme scheme;
     nib_type scale_type;   /* as in nib_choice */
@@ -75,6 +78,7 @@ struct nib_recipe {
     size_t only_count, only_capacity;
     nib_ledger ledger; /* only settings */
     int sources;       /* numbers used so far */
+    int64_t blocks;    /* of the model, for MIX */
 };
 
 /* The recipe that keeps every weight and multiplies it with float activations. */
@@ -92,6 +96,13 @@ nib_status nib__recipe_add_rule(nib_recipe *r, const nib_rule *rule, nib_err *er
 nib_status nib__recipe_add_only(nib_recipe *r, const char *text, const char *by, nib_err *err);
 /* Adds the rules of a name: BASE[+head[-SCHEME]][+embed[-SCHEME]], or weight-only. */
 nib_status nib__recipe_add_named(nib_recipe *r, const char *name, nib_err *err);
+/* Whether a recipe is one of llama.cpp's mixes ("q4_k_m"). */
+bool nib__recipe_is_mix(const char *name);
+/* Adds the rules of a mix, for the model of these layers. */
+nib_status nib__recipe_add_mix(nib_recipe *r, const nib_recipe_input *in, const char *name,
+                               nib_err *err);
+/* Whether a rule of a mix means this layer of a model with `blocks` blocks. */
+bool nib__mix_matches(const nib_rule *rule, const nib_recipe_layer *layer, int64_t blocks);
 /* Adds the last rules of every recipe, which keep tied outputs and embeddings. */
 nib_status nib__recipe_add_tail(nib_recipe *r, nib_err *err);
 
