@@ -293,56 +293,60 @@ void nib__weight_q6_k(const nib_weight *w, int64_t i, int64_t g, uint16_t *f16, 
 
 /* ---- block types as weights ---- */
 
+static const struct {
+    nib_type type;
+    nib_code_layout layout;
+    nib_code code;
+    int64_t group;
+    nib_zero zero;
+    nib_type scale_type, zero_type;
+} block_types[] = {
+    {NIB_TYPE_Q4_0, NIB_LAYOUT_Q4_0, NIB_CODE_I4, 32, NIB_ZERO_NONE, NIB_TYPE_F16, NIB_TYPE_NONE},
+    {NIB_TYPE_Q4_1, NIB_LAYOUT_Q4_1, NIB_CODE_I4, 32, NIB_ZERO_FLOAT, NIB_TYPE_F16, NIB_TYPE_F32},
+    {NIB_TYPE_Q5_0, NIB_LAYOUT_Q5_0, NIB_CODE_I8, 32, NIB_ZERO_NONE, NIB_TYPE_F16, NIB_TYPE_NONE},
+    {NIB_TYPE_Q5_1, NIB_LAYOUT_Q5_1, NIB_CODE_I8, 32, NIB_ZERO_FLOAT, NIB_TYPE_F16, NIB_TYPE_F16},
+    {NIB_TYPE_Q8_0, NIB_LAYOUT_Q8_0, NIB_CODE_I8, 32, NIB_ZERO_NONE, NIB_TYPE_F16, NIB_TYPE_NONE},
+    {NIB_TYPE_Q4_K, NIB_LAYOUT_Q4_K, NIB_CODE_I4, 32, NIB_ZERO_FLOAT, NIB_TYPE_F32, NIB_TYPE_F32},
+    {NIB_TYPE_Q5_K, NIB_LAYOUT_Q5_K, NIB_CODE_I8, 32, NIB_ZERO_FLOAT, NIB_TYPE_F32, NIB_TYPE_F32},
+    {NIB_TYPE_Q6_K, NIB_LAYOUT_Q6_K, NIB_CODE_I8, 16, NIB_ZERO_NONE, NIB_TYPE_F32, NIB_TYPE_NONE},
+    {NIB_TYPE_IQ4_NL, NIB_LAYOUT_IQ4_NL, NIB_CODE_I8, 32, NIB_ZERO_NONE, NIB_TYPE_F16,
+     NIB_TYPE_NONE},
+    {NIB_TYPE_MXFP4, NIB_LAYOUT_MXFP4, NIB_CODE_MX4, 32, NIB_ZERO_NONE, NIB_TYPE_E8M0,
+     NIB_TYPE_NONE},
+    {NIB_TYPE_Q2_K, NIB_LAYOUT_Q2_K, NIB_CODE_I4, 16, NIB_ZERO_FLOAT, NIB_TYPE_F32, NIB_TYPE_F32},
+    {NIB_TYPE_Q3_K, NIB_LAYOUT_Q3_K, NIB_CODE_I4, 16, NIB_ZERO_NONE, NIB_TYPE_F32, NIB_TYPE_NONE},
+};
+
 bool nib__block_weight(nib_weight *out, nib_type type, int64_t n, int64_t k, const void *blocks)
 {
-    static const struct {
-        nib_type type;
-        nib_code_layout layout;
-        nib_code code;
-        int64_t group;
-        nib_zero zero;
-        nib_type scale_type, zero_type;
-    } rows[] = {
-        {NIB_TYPE_Q4_0, NIB_LAYOUT_Q4_0, NIB_CODE_I4, 32, NIB_ZERO_NONE, NIB_TYPE_F16,
-         NIB_TYPE_NONE},
-        {NIB_TYPE_Q4_1, NIB_LAYOUT_Q4_1, NIB_CODE_I4, 32, NIB_ZERO_FLOAT, NIB_TYPE_F16,
-         NIB_TYPE_F32},
-        {NIB_TYPE_Q5_0, NIB_LAYOUT_Q5_0, NIB_CODE_I8, 32, NIB_ZERO_NONE, NIB_TYPE_F16,
-         NIB_TYPE_NONE},
-        {NIB_TYPE_Q5_1, NIB_LAYOUT_Q5_1, NIB_CODE_I8, 32, NIB_ZERO_FLOAT, NIB_TYPE_F16,
-         NIB_TYPE_F16},
-        {NIB_TYPE_Q8_0, NIB_LAYOUT_Q8_0, NIB_CODE_I8, 32, NIB_ZERO_NONE, NIB_TYPE_F16,
-         NIB_TYPE_NONE},
-        {NIB_TYPE_Q4_K, NIB_LAYOUT_Q4_K, NIB_CODE_I4, 32, NIB_ZERO_FLOAT, NIB_TYPE_F32,
-         NIB_TYPE_F32},
-        {NIB_TYPE_Q5_K, NIB_LAYOUT_Q5_K, NIB_CODE_I8, 32, NIB_ZERO_FLOAT, NIB_TYPE_F32,
-         NIB_TYPE_F32},
-        {NIB_TYPE_Q6_K, NIB_LAYOUT_Q6_K, NIB_CODE_I8, 16, NIB_ZERO_NONE, NIB_TYPE_F32,
-         NIB_TYPE_NONE},
-        {NIB_TYPE_IQ4_NL, NIB_LAYOUT_IQ4_NL, NIB_CODE_I8, 32, NIB_ZERO_NONE, NIB_TYPE_F16,
-         NIB_TYPE_NONE},
-        {NIB_TYPE_MXFP4, NIB_LAYOUT_MXFP4, NIB_CODE_MX4, 32, NIB_ZERO_NONE, NIB_TYPE_E8M0,
-         NIB_TYPE_NONE},
-        {NIB_TYPE_Q2_K, NIB_LAYOUT_Q2_K, NIB_CODE_I4, 16, NIB_ZERO_FLOAT, NIB_TYPE_F32,
-         NIB_TYPE_F32},
-        {NIB_TYPE_Q3_K, NIB_LAYOUT_Q3_K, NIB_CODE_I4, 16, NIB_ZERO_NONE, NIB_TYPE_F32,
-         NIB_TYPE_NONE},
-    };
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        if (rows[i].type != type)
+    for (size_t i = 0; i < COUNT(block_types); i++) {
+        if (block_types[i].type != type)
             continue;
-        *out = (nib_weight){.scheme = {.code = rows[i].code,
-                                       .group = rows[i].group,
-                                       .symmetric = rows[i].zero == NIB_ZERO_NONE,
-                                       .zero = rows[i].zero},
+        *out = (nib_weight){.scheme = {.code = block_types[i].code,
+                                       .group = block_types[i].group,
+                                       .symmetric = block_types[i].zero == NIB_ZERO_NONE,
+                                       .zero = block_types[i].zero},
                             .n = n,
                             .k = k,
-                            .layout = rows[i].layout,
+                            .layout = block_types[i].layout,
                             .codes = blocks,
-                            .scale_type = rows[i].scale_type,
-                            .zero_type = rows[i].zero_type,
+                            .scale_type = block_types[i].scale_type,
+                            .zero_type = block_types[i].zero_type,
                             .bias_type = NIB_TYPE_NONE};
         return true;
     }
     return false;
+}
+
+nib_type nib__weight_block_type(const nib_weight *w)
+{
+    for (size_t i = 0; i < COUNT(block_types); i++)
+        if (block_types[i].layout == w->layout)
+            return block_types[i].type;
+    return NIB_TYPE_NONE;
+}
+
+const void *nib__weight_block_row(const nib_weight *w, int64_t i)
+{
+    return block_at(w, block_of(w), nib__weight_place(w, i), 0);
 }

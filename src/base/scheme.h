@@ -313,6 +313,10 @@ void nib__weight_row(const nib_weight *w, int64_t i, float *out);
 bool nib__weight_holds_scales(const nib_weight *w);
 /* A weight of a block type, [n][k / block] blocks; false for other types. */
 bool nib__block_weight(nib_weight *out, nib_type type, int64_t n, int64_t k, const void *blocks);
+/* The type of the weight's blocks; NONE: it has none. */
+nib_type nib__weight_block_type(const nib_weight *w);
+/* The blocks of row i, nib__weight_row_bytes bytes. */
+const void *nib__weight_block_row(const nib_weight *w, int64_t i);
 /* For a weight in Q6_K blocks, whose groups of 16 elements have scales f16 * s: f16 and s of the
  * block that begins with group g, a multiple of 16. */
 void nib__weight_q6_k(const nib_weight *w, int64_t i, int64_t g, uint16_t *f16, int8_t s[16]);

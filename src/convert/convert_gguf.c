@@ -28,7 +28,10 @@ static nib_type main_type(const nib_network *net, const nib_scheme *scheme)
     nib_file_layout layout;
     char why[160];
     const nib_site *site = &net->sites[1];
-    nib_output_weight stored = {.scheme = *scheme, .n = site->n, .k = site->k};
+    nib_output_weight stored = {.scheme = *scheme,
+                                .n = site->n,
+                                .k = site->k,
+                                .blocks = nib__weight_block_type(&site->weight)};
     if (!nib__scheme_is_quantized(scheme))
         return nib__float_type(scheme->code);
     if (nib__write_gguf.fit(why, &stored) != NULL)

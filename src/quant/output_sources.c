@@ -117,6 +117,7 @@ static nib_status find_weight(nib_output_layout *r, const nib_quantize_layer *l,
                                                     ? original_type(cp, w)
                                                     : nib__float_type(l->choice.scheme.code),
                                       .ordered = w->order != NULL,
+                                      .blocks = nib__weight_block_type(w),
                                       .scale_type = w->scale_type,
                                       .scale_rows = w->rows == NULL ? w->scale_rows : 0,
                                       .tensor_divides = w->tensor_divides,

@@ -107,6 +107,13 @@ static void measure_group(recode *c, int64_t j, int64_t g, const float after[2])
 
 /* ---- rows ---- */
 
+/* Whether the source's blocks are written as they are. */
+static bool keeps_blocks(const nib_rewrite *r)
+{
+    return r->storage.pieces == NIB_PIECES_BLOCKS &&
+           nib__weight_block_type(&r->weight) == r->storage.codes.type;
+}
+
 /* Writes a row in blocks, which include their scales. */
 static void write_block_row(recode *c, int worker, int64_t j)
 {
@@ -115,13 +122,17 @@ static void write_block_row(recode *c, int worker, int64_t j)
     const int64_t k = r->stored.k, i = source_row(r, j), groups = nib__scheme_groups(&w->scheme, k);
     int8_t *codes = c->codes + 2 * worker * k;
     float *scales = c->values + 2 * worker * k, *zeros = scales + k;
+    uint8_t *to = c->rows + (j - c->first) * c->row_bytes;
+    if (keeps_blocks(r)) {
+        memcpy(to, nib__weight_block_row(w, i), (size_t)c->row_bytes);
+        return;
+    }
     nib__weight_codes(w, i, 0, k, codes);
     for (int64_t g = 0; g < groups; g++) {
         scales[g] = nib__weight_scale(w, i, g);
         zeros[g] = nib__weight_zero(w, i, g);
     }
-    if (nib__file_layout_blocks(&r->storage, codes, scales, zeros, k,
-                                c->rows + (j - c->first) * c->row_bytes))
+    if (nib__file_layout_blocks(&r->storage, codes, scales, zeros, k, to))
         return;
     for (int64_t g = 0; g < groups; g++) {
         const float after[2] = {scales[g], zeros[g]};
@@ -303,7 +314,8 @@ static const char *describe_kept(const nib_stream *s, const nib_rewrite *r, doub
     const nib_weight *w = &r->weight;
     if (error > 0 || rounds_f64(s, r))
         return "lossy";
-    const bool types = r->stored.scale_type == w->scale_type && r->stored.zero_type == w->zero_type;
+    const bool types = keeps_blocks(r) || (r->stored.scale_type == w->scale_type &&
+                                           r->stored.zero_type == w->zero_type);
     const bool shared = nib__max(1, r->stored.scale_rows) == nib__max(1, w->scale_rows);
     return types && nib__scheme_equal(&r->stored.scheme, &w->scheme) && shared && w->rows == NULL &&
                    r->written_rows == NULL && r->stored.tensor_divides == w->tensor_divides

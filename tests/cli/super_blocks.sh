@@ -30,6 +30,9 @@ check 'an imatrix of the model' nibble imatrix wide im.gguf --calibrate text.txt
 
 # write RECIPE FILE ARGUMENT...
 write() { nibble quantize wide "$2" --recipe "$1" --format gguf --force "${@:3}" >out 2>err; }
+hashes() { # of a file's tensors, from its manifest
+    python3 -c 'import json, sys; [print(t) for t in sorted(map(str, json.load(open(sys.argv[1]))["tensors"].items()))]' "$1.nibble.json"
+}
 generate() { nibble generate "$@" --prompt 'Once upon' -n 12 --temp 0 --quiet 2>/dev/null; }
 least() { # of rounding's error that search removes, in %
     case $1 in q2_k) echo 40 ;; q3_k | q6_k | iq4_nl) echo 8 ;; *) echo 16 ;; esac
@@ -51,6 +54,8 @@ for recipe in q2_k q3_k q4_k q5_k q6_k iq4_nl; do
     check "$recipe: nibble's own format" nibble quantize wide own --recipe $recipe --format nibble --force
     equal "$recipe: its text" "$(generate wide --recipe $recipe)" "$(generate own)"
     nibble quantize wide a.gguf --recipe $recipe --format gguf --force >/dev/null
+    check "$recipe: from GGUF to GGUF" nibble convert a.gguf kept.gguf --format gguf --force
+    equal "$recipe: the same bytes" "$(hashes a.gguf)" "$(hashes kept.gguf)"
     check "$recipe: to GGUF" nibble convert own b.gguf --format gguf --force
     same "$recipe: the same values" a.gguf b.gguf
 done
@@ -65,4 +70,33 @@ refused 2 '*' quantize wide no.gguf --recipe q4_k-g64 --format gguf
 echo '{"rules": [{"match": "*.down_proj", "scheme": "q6_k"}], "else": "q4_k"}' >mix.json
 check 'a mix by rules' write mix.json mix.gguf
 equal 'its types' 'gguf q4_k gguf q6_k' "$(nibble info mix.gguf | grep -o "gguf q[0-9]_k" | sort -u | paste -sd ' ')"
+# llama.cpp's mixes: blocks 0 to 15 of a tied Llama, and the model of this test with 1 block
+mix_of() { # RECIPE ROLE: the blocks of a role with other types than the rest
+    nibble plan "$REPO/configs/shapes/llama-3.2-1b/config.json" --recipe "$1" --json --quiet --device apple-m1-cpu | python3 -c '
+import json, sys
+rest = {"q3": "q3_k", "q4": "q4_k", "q5": "q5_k"}[sys.argv[1][:2]]
+of = [(l["name"].split(".")[2], l["asked"].split("@")[0]) for l in json.load(sys.stdin)["layers"] if l["name"].endswith(sys.argv[2])]
+print(*[f"{t}:" + ",".join(i for i, s in of if s == t) for t in sorted({s for _, s in of if s != rest})])' "$1" "$2"
+}
+equal 'q4_k_m: v' 'q6_k:0,1,4,7,10,13,14,15' "$(mix_of q4_k_m v_proj)"
+equal 'q4_k_m: down' 'q6_k:0,1,4,7,10,13,14,15' "$(mix_of q4_k_m down_proj)"
+equal 'q4_k_m: o' '' "$(mix_of q4_k_m o_proj)"
+equal 'q4_k_s: v' 'q5_k:0,1,2,3' "$(mix_of q4_k_s v_proj)"
+equal 'q4_k_s: down' 'q5_k:0,1' "$(mix_of q4_k_s down_proj)"
+equal 'q5_k_m: v' 'q6_k:0,1,4,7,10,13,14,15' "$(mix_of q5_k_m v_proj)"
+equal 'q3_k_m: v' 'q4_k:2,3,4,5,6,7,8,9,10,11,12,13,14,15 q5_k:0,1' "$(mix_of q3_k_m v_proj)"
+equal 'q3_k_m: down' 'q4_k:1,2,3,4,5,6,7,8,9,10,11,12,13,14,15 q5_k:0' "$(mix_of q3_k_m down_proj)"
+equal 'q3_k_l: o' 'q5_k:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15' "$(mix_of q3_k_l o_proj)"
+check 'q4_k_m' write q4_k_m mix.gguf
+equal 'q4_k_m: its output, v and down' 3 "$(nibble info mix.gguf | grep -c 'gguf q6_k')"
+equal 'q4_k_m: the rest, and the embedding' 6 "$(nibble info mix.gguf | grep -c 'gguf q4_k')"
+check 'the ledger names the rule' grep -q 'q4_k_m: ' out
+refused 2 '*' quantize wide no.gguf --recipe q4_k_m+head --format gguf
+refused 3 '*has super-blocks of 256 inputs*' quantize "$MODEL" no.gguf --recipe q4_k_m --format gguf
+
+# every type that is read, as llama.cpp stores them
+check 'all types from GGUF to GGUF' nibble convert "$REPO/tests/golden/gguf/llama.gguf" all.gguf --format gguf
+types() { nibble info "$1" | grep -o 'gguf *[a-z0-9_]* ' | sort | uniq -c; }
+equal 'all types stay' "$(types "$REPO/tests/golden/gguf/llama.gguf")" "$(types all.gguf)"
+same 'all values stay' "$REPO/tests/golden/gguf/llama.gguf" all.gguf
 equal 'refusals leave nothing' '' "$(ls -d no* 2>/dev/null)"

@@ -130,8 +130,11 @@ const nib_dialect_writer nib__write_compressed = {
 /* ---- GGUF ---- */
 
 /* The block type for such codes; NONE: no such type. */
-static nib_type find_block_type(const nib_scheme *s)
+static nib_type find_block_type(const nib_output_weight *w)
 {
+    const nib_scheme *s = &w->scheme;
+    if (w->blocks != NIB_TYPE_NONE)
+        return w->blocks;
     if (s->formula == NIB_FORMULA_SUPER)
         return s->code == NIB_CODE_I8      ? s->group == 16 ? NIB_TYPE_Q6_K : NIB_TYPE_Q5_K
                : s->group == 32            ? NIB_TYPE_Q4_K
@@ -154,15 +157,15 @@ static nib_type find_block_type(const nib_scheme *s)
 
 static const char *fit_gguf(char out[160], nib_output_weight *w)
 {
-    if (find_block_type(&w->scheme) == NIB_TYPE_NONE)
+    if (find_block_type(w) == NIB_TYPE_NONE)
         return "its blocks have 32 codes: symmetric int8 (Q8_0), int4 symmetric or with a float "
                "zero (Q4_0, Q4_1), mxfp4, or those of q2_k to q6_k and iq4_nl";
     if (refuse_groups(out, w) != NULL)
         return out;
     w->scheme.act = NIB_ACT_FLOAT; /* it cannot describe activations */
     w->scheme.act_symmetric = false;
-    if (w->scheme.formula == NIB_FORMULA_SUPER)
-        return NULL; /* products of f16 and an integer, in f32 */
+    if (w->scheme.formula == NIB_FORMULA_SUPER || w->blocks != NIB_TYPE_NONE)
+        return NULL; /* products of f16 and an integer, in f32; or the source's bytes */
     w->scale_type = nib__code_is_mx(w->scheme.code) ? NIB_TYPE_E8M0 : NIB_TYPE_F16;
     w->zero_type = w->scheme.zero == NIB_ZERO_FLOAT ? NIB_TYPE_F16 : NIB_TYPE_NONE;
     return NULL;
@@ -170,7 +173,7 @@ static const char *fit_gguf(char out[160], nib_output_weight *w)
 
 static void layout_gguf(nib_file_layout *out, const nib_output_weight *w)
 {
-    *out = (nib_file_layout){.codes = part(".weight", find_block_type(&w->scheme), w->n, w->k),
+    *out = (nib_file_layout){.codes = part(".weight", find_block_type(w), w->n, w->k),
                              .pieces = NIB_PIECES_BLOCKS};
 }
 

@@ -38,6 +38,7 @@ typedef struct nib_output_weight {
     bool tensor_divides;            /* as in nib_weight */
     int64_t scale_rows;             /* as in nib_weight; 0: each row has its own scales */
     bool ordered;                   /* columns are in act-order: `order` of nib_weight */
+    nib_type blocks; /* the type of the source's blocks, which a GGUF keeps; NONE: it has none */
 } nib_output_weight;
 
 /* One of its tensors. */
