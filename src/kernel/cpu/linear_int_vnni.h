@@ -215,9 +215,13 @@ NIB_INLINE const uint8_t *of_column(const nib_int_layout *l, const uint8_t *p, i
     return p + (size_t)(c / 2) * l->panel_bytes;
 }
 
-NIB_INLINE size_t decode_distance(void)
+/* How far ahead of a group at `at` to prefetch. Past the end of its panel, the distance skips to the
+ * panels of the next pass. */
+NIB_INLINE size_t decode_distance(const int_panel *p, const uint8_t *at, int columns)
 {
-    return nib__fetches_near() ? AHEAD_NEAR : nib__fetch_distance(AHEAD);
+    const size_t ahead = nib__fetches_near() ? AHEAD_NEAR : nib__fetch_distance(AHEAD);
+    const bool passes = at + ahead >= p->at + p->l->panel_bytes;
+    return columns > 2 && passes ? ahead + p->l->panel_bytes : ahead;
 }
 
 /* One group of `units` units for `m` tokens and `columns` vectors of 16 outputs: sums f[m][columns]
@@ -235,7 +239,7 @@ NIB_INLINE const uint8_t *decode_group(const int_panel *p, const uint8_t *group,
     const __m512i ones = _mm512_set1_epi8(1);
     const uint8_t *codes = group + l->header;
     const int32_t *terms = p->terms + g;
-    const size_t ahead = decode_distance();
+    const size_t ahead = decode_distance(p, group, columns);
     __m512i dots[TILE][COLUMNS], sums[COLUMNS];
 #pragma GCC unroll 4
     for (int c = 0; c < columns; c++) {
