@@ -82,7 +82,7 @@ OWN_CPPFLAGS += -DNIB_WITH_CUDA
 endif
 
 # Kernels for other processors are not compiled; their rows stay in the table, marked as not built.
-X86_ISA  := avx2 avx512 avx512vnni avx512bf16 shani
+X86_ISA  := avx2 avx512 avx512vnni avx512bf16 amx shani
 ARM_ISA  := neon dotprod i8mm
 MACHINE  := $(firstword $(subst -, ,$(TARGET)))
 FOREIGN  := $(if $(filter x86_64,$(MACHINE)),,$(X86_ISA)) $(if $(filter aarch64 arm64,$(MACHINE)),,$(ARM_ISA))
@@ -110,6 +110,7 @@ $(BUILD)/src/kernel/cpu/%__avx2.o:       ISA = -mavx2 -mfma -mf16c -mbmi2
 $(BUILD)/src/kernel/cpu/%__avx512.o:     ISA = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mbmi2
 $(BUILD)/src/kernel/cpu/%__avx512vnni.o: ISA = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mbmi2
 $(BUILD)/src/kernel/cpu/%__avx512bf16.o: ISA = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma -mf16c -mbmi2
+$(BUILD)/src/kernel/cpu/%__amx.o:        ISA = -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8 -mfma -mf16c -mbmi2
 $(BUILD)/src/kernel/cpu/%__neon.o:       ISA = -march=armv8-a
 $(BUILD)/src/kernel/cpu/%__dotprod.o:    ISA = -march=armv8.2-a+dotprod
 $(BUILD)/src/kernel/cpu/%__i8mm.o:       ISA = -march=armv8.2-a+dotprod+i8mm
@@ -344,7 +345,7 @@ $(BUILD)/tools/%: tools/%.c $(LIB)
 # Outside src/base and src/device, every file compiles with POSIX alone. Terminal width and anonymous maps are not in
 # POSIX, but every BSD and macOS have them.
 EVERY_ISA := $(if $(filter x86_64,$(MACHINE)),-mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl \
-             -mavx512vnni -mavx512bf16) $(if $(filter aarch64 arm64,$(MACHINE)),-march=armv8.2-a+dotprod+i8mm)
+             -mavx512vnni -mavx512bf16 -mamx-tile -mamx-int8) $(if $(filter aarch64 arm64,$(MACHINE)),-march=armv8.2-a+dotprod+i8mm)
 POSIX_SRC := $(filter-out src/base/% src/device/%,$(LIB_SRC) $(CLI_SRC))
 READ       = @mkdir -p $(@D); $(CC) $(filter-out -D_GNU_SOURCE,$(ALL_CPPFLAGS)) $1 $(ALL_CFLAGS) -fsyntax-only \
              -Werror=implicit-function-declaration -MMD -MP -MF $@.d -MT $@ $< && touch $@

@@ -308,8 +308,8 @@ const option option_table[] = {
      "minimum number of processes, started with `mpirun -n N` (default: as many as were started)",
      ON_TRAIN},
     {"isa", 0, KIND_TEXT, AT(isa), "LEVEL",
-     "highest instruction set: ref, avx2, avx512, avx512vnni, avx512bf16; on Arm neon, dotprod, "
-     "i8mm",
+     "highest instruction set: ref, avx2, avx512, avx512vnni, avx512bf16, amx; on Arm neon, "
+     "dotprod, i8mm",
      ON_ENGINE},
     {"json", 'j', KIND_FLAG, AT(json), NULL, "JSON output (\"schema\": 1)", ON_ALL & ~ON_TALK},
     {"markdown", 0, KIND_FLAG, AT(markdown), NULL, "Markdown output, as in the documentation",

@@ -13,6 +13,9 @@
 #if defined(__x86_64__) /* 32-bit programs have no vector kernels */
 #define ON_X86 1
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -36,6 +39,20 @@ static unsigned saved_states(void)
     return low;
 }
 
+/* Asks the operating system for matrix tiles, for all threads: it saves their 8 KB only for
+ * programs that asked. */
+static bool asks_for_tiles(unsigned states)
+{
+    enum { SAVES_TILES = 0x60000, REQUEST = 0x1023 /* ARCH_REQ_XCOMP_PERM */, TILE_DATA = 18 };
+#if defined(__linux__)
+    return (states & SAVES_TILES) == SAVES_TILES &&
+           syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    (void)states;
+    return false;
+#endif
+}
+
 int64_t nib__cpu_isa(void)
 {
     enum { SAVES_YMM = 0x06, SAVES_ZMM = 0xe6 };
@@ -57,12 +74,15 @@ int64_t nib__cpu_isa(void)
     isa |= NIB_ISA_AVX512;
     if (has(c, 11))
         isa |= NIB_ISA_AVX512VNNI;
+    const bool amx_tile = has(d, 24), amx_int8 = has(d, 25);
+    if (has(c, 11) && amx_tile && amx_int8 && asks_for_tiles(states))
+        isa |= NIB_ISA_AMX;
     if (__get_cpuid_count(7, 1, &a, &ignored, &c, &d) && has(a, 5))
         isa |= NIB_ISA_AVX512BF16;
     return isa;
 }
 
-/* AMX, which no kernel uses yet. */
+/* AMX. */
 static bool has_matrix_unit(void)
 {
     unsigned a, b, c, d;
@@ -138,6 +158,8 @@ static const struct level {
     {"avx512vnni", NIB_ISA_AVX512VNNI, NIB_ISA_AVX2 | NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI},
     {"avx512bf16", NIB_ISA_AVX512BF16,
      NIB_ISA_AVX2 | NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI | NIB_ISA_AVX512BF16},
+    {"amx", NIB_ISA_AMX,
+     NIB_ISA_AVX2 | NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI | NIB_ISA_AVX512BF16 | NIB_ISA_AMX},
     {"neon", NIB_ISA_NEON, NIB_ISA_NEON},
     {"dotprod", NIB_ISA_DOTPROD, NIB_ISA_NEON | NIB_ISA_DOTPROD},
     {"i8mm", NIB_ISA_I8MM, NIB_ISA_NEON | NIB_ISA_DOTPROD | NIB_ISA_I8MM},
@@ -203,7 +225,7 @@ static void cautious_rates(double rate[NIB_UNIT_COUNT], int64_t isa)
     rate[NIB_UNIT_SCALAR] = scalar;
     rate[NIB_UNIT_F32] = f32;
     rate[NIB_UNIT_BF16] = bf16;
-    rate[NIB_UNIT_I8] = i8;
+    rate[NIB_UNIT_I8] = (isa & NIB_ISA_AMX) != 0 ? 1500e9 : i8;
     rate[NIB_UNIT_FP8] = bf16; /* codes are widened to bf16 */
     rate[NIB_UNIT_MX8] = bf16;
     rate[NIB_UNIT_DOT8] = i8;

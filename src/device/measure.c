@@ -132,6 +132,28 @@ TARGET("avx512f,avx512bw,avx512vnni") static double i8_vnni_loop(int64_t rounds)
     return (double)_mm_cvtsi128_si32(_mm512_castsi512_si128(sum[0]));
 }
 
+/* Sums of four matrix tiles, 16 x 16 of 64 products each. */
+static double i8_amx_loop(int64_t rounds)
+{
+    enum { TILES = 8, ROWS = 16 };
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int i = 0; i < TILES; i++)
+        config.row_bytes[i] = 64, config.rows[i] = ROWS;
+    __asm__ volatile("ldtilecfg %0" : : "m"(config));
+    for (int64_t r = 0; r < rounds; r++)
+        __asm__ volatile("tdpbsud %%tmm6, %%tmm4, %%tmm0\n\t"
+                         "tdpbsud %%tmm7, %%tmm4, %%tmm1\n\t"
+                         "tdpbsud %%tmm6, %%tmm5, %%tmm2\n\t"
+                         "tdpbsud %%tmm7, %%tmm5, %%tmm3" ::
+                             :);
+    __asm__ volatile("tilerelease" : : :);
+    return 0;
+}
+
 #endif
 
 /* The loop that measures a unit under `isa`. loop NULL: the rate is derived from another unit's. */
@@ -151,6 +173,10 @@ static unit_work select_loop(nib_unit unit, int64_t isa)
         return (isa & NIB_ISA_AVX512BF16) != 0 ? (unit_work){bf16_avx512_loop, 2.0 * 32 * CHAINS}
                                                : none;
     case NIB_UNIT_I8:
+        if ((isa & NIB_ISA_AMX) != 0)
+            return (unit_work){i8_amx_loop, 4 * 2.0 * 16 * 16 * 64};
+        return select_loop(NIB_UNIT_DOT8, isa);
+    case NIB_UNIT_DOT8:
         if ((isa & NIB_ISA_AVX512VNNI) != 0)
             return (unit_work){i8_vnni_loop, 2.0 * 64 * CHAINS};
         return avx2 ? (unit_work){i8_avx2_loop, 2.0 * 32 * CHAINS} : none;
@@ -350,7 +376,8 @@ static nib_status measure(nib_machine *m, nib_pool *pool, const nib_allocator *a
         m->rate[NIB_UNIT_BF16] = m->rate[NIB_UNIT_F32];
     m->rate[NIB_UNIT_FP8] = m->rate[NIB_UNIT_BF16]; /* codes are widened to bf16 */
     m->rate[NIB_UNIT_MX8] = m->rate[NIB_UNIT_BF16];
-    m->rate[NIB_UNIT_DOT8] = m->rate[NIB_UNIT_I8];
+    if (m->rate[NIB_UNIT_DOT8] <= 0)
+        m->rate[NIB_UNIT_DOT8] = m->rate[NIB_UNIT_I8];
     m->measured = true;
     nib__today(m->measured_on);
     return NIB_OK;

@@ -19,7 +19,7 @@ const char *const nib__act_names[] = {NIB_ACTS(X) NULL};
 const char *const nib__device_names[] = {"cpu", "opencl", "cuda", NULL};
 const char *const nib__maker_names[] = {"x86", "arm", "nvidia", "amd", "apple", "intel", NULL};
 const char *const nib__isa_names[] = {
-    "avx2", "avx512", "avx512vnni", "avx512bf16", "neon", "dotprod", "i8mm", NULL,
+    "avx2", "avx512", "avx512vnni", "avx512bf16", "neon", "dotprod", "i8mm", "amx", NULL,
 };
 const char *const nib__zero_names[] = {"none", "int", "float", NULL};
 const char *const nib__layout_hint_names[] = {

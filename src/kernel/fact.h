@@ -103,6 +103,7 @@ enum {
     NIB_ISA_NEON = 1 << 4,
     NIB_ISA_DOTPROD = 1 << 5,
     NIB_ISA_I8MM = 1 << 6,
+    NIB_ISA_AMX = 1 << 7, /* tiles and int8, granted by the operating system */
 };
 
 /* Packed layouts that another engine's recipe may name. */

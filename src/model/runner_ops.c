@@ -70,12 +70,25 @@ static int64_t few_grain(int64_t count, int64_t step, int threads)
     return nib__ceil_div(nib__max(FEW_OUTPUTS_LEAST, nib__min(FEW_OUTPUTS, share)), step);
 }
 
+/* Few parts, because each prepares the inputs for itself, of a size that keeps all workers busy
+ * until the end. */
+static int64_t many_grain(int64_t count, int threads)
+{
+    const int64_t most = nib__ceil_div(count, (int64_t)threads * PARTS_PER_WORKER);
+    int64_t best = most, least = INT64_MAX;
+    for (int64_t grain = most; grain >= nib__max(1, most / 2); grain--) {
+        const int64_t busy = nib__ceil_div(nib__ceil_div(count, grain), threads) * grain;
+        if (busy < least)
+            best = grain, least = busy;
+    }
+    return best;
+}
+
 void nib__share_outputs(nib_pool *pool, int64_t count, int64_t step, int64_t m, nib_pool_job job,
                         void *ctx)
 {
-    const int64_t parts = (int64_t)nib__pool_threads(pool) * PARTS_PER_WORKER;
-    if (m > NIB_FEW_TOKENS) /* each part prepares the inputs for itself */
-        nib__pool_run(pool, count, nib__ceil_div(count, parts), true, job, ctx);
+    if (m > NIB_FEW_TOKENS)
+        nib__pool_run(pool, count, many_grain(count, nib__pool_threads(pool)), true, job, ctx);
     else
         nib__pool_share_out(pool, count, few_grain(count, step, nib__pool_threads(pool)), true, job,
                             ctx);

@@ -20,6 +20,7 @@ static const column columns[] = {
     {"AVX2", NULL, NIB_ISA_AVX2},
     {"AVX-512", NULL, AVX512},
     {"VNNI, BF16", NULL, AVX512 | NIB_ISA_AVX512VNNI | NIB_ISA_AVX512BF16},
+    {"AMX", NULL, AVX512 | NIB_ISA_AVX512VNNI | NIB_ISA_AVX512BF16 | NIB_ISA_AMX},
     {"raspberry-pi-5", "raspberry-pi-5", 0},
     {"graviton3", "graviton3", 0},
     {"apple-m2-cpu", "apple-m2-cpu", 0},

@@ -57,8 +57,8 @@ static const char *const type_words[] = {
     "q4_1", "q5_0", "q5_1", "q8_0", "q2k",   "q3k",   "q4k",    "q5k", "q6k",   "iq4nl",
 };
 static const char *const target_words[] = {
-    "ref",  "avx512vnni", "avx512bf16", "avx512",     "avx2", "neon",   "i8mm",     "sm80",
-    "sm89", "sm90",       "sm100",      "ocl_gfx90a", "ocl",  "ocl_sg", "ocl_dot8", "ocl_f16",
+    "ref",  "amx",  "avx512vnni", "avx512bf16", "avx512", "avx2",   "neon",     "i8mm",    "sm80",
+    "sm89", "sm90", "sm100",      "ocl_gfx90a", "ocl",    "ocl_sg", "ocl_dot8", "ocl_f16",
 };
 
 /* Advances *at past the longest word of the list that ends at '_' or at the end of the name. */

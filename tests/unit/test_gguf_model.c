@@ -119,7 +119,7 @@ static void test_all_instruction_sets_agree(void **state)
 {
     (void)state;
     static const char *const types[] = {"f32", "bf16"}, *const sets[] = {"avx2", "avx512",
-                                                                         "avx512bf16"};
+                                                                         "avx512bf16", "amx"};
     static const char *const recipes[] = {NULL, "weight-only"};
     golden g = open_golden("llama");
     for (size_t t = 0; t < COUNT(types) * COUNT(recipes); t++) {

@@ -193,9 +193,10 @@ static void every_request_is_done_or_explained(void **state)
 {
     (void)state;
     static const char *const rungs[] = {"device", "dequant", "unquantized"};
-    static const int64_t isas[] = {0, NIB_ISA_AVX2, NIB_ISA_AVX2 | NIB_ISA_AVX512,
-                                   NIB_ISA_AVX2 | NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI |
-                                       NIB_ISA_AVX512BF16};
+    static const int64_t isas[] = {
+        0, NIB_ISA_AVX2, NIB_ISA_AVX2 | NIB_ISA_AVX512,
+        NIB_ISA_AVX2 | NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI | NIB_ISA_AVX512BF16,
+        NIB_ISA_AVX2 | NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI | NIB_ISA_AMX};
     static const nib_type dtypes[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16};
     enum { ROUNDS = 400, LAYERS = 12 };
     uint64_t random = 20261120;

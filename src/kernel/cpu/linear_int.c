@@ -206,29 +206,30 @@ enum { K_MAX = 1 << 16 };
         .note = "plain C, any shape, group, scale and zero point"                                  \
     }
 /* `arch`: NIB_X86 or NIB_ARM. */
-#define FAST(type, code_, act_, target, tile, isa, why, arch, rank_, layout, words)                \
+#define FAST(type, code_, act_, target, tile, isa, why, arch, rank_, unit_, layout, words)         \
     {                                                                                              \
         .name = "linear_" type "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                     \
         .code = NIB_CODE_##code_, .act = NIB_ACT_##act_, .input = NIB_ANY,                         \
         .device = NIB_DEVICE_CPU, .conds = FAST_CONDS(isa, why), .arithmetic = NIB_ARITHMETIC_I32, \
-        .reference = "linear_" type "_f32__ref", .rank = rank_, .unit = NIB_UNIT_I8,               \
+        .reference = "linear_" type "_f32__ref", .rank = rank_, .unit = NIB_UNIT_##unit_,          \
         .n_step = NIB_INT_PANEL, .packing = &nib__packing_##layout,                                \
         .scratch = arch(nib__linear_int_scratch_##target),                                         \
         .run = {.linear = arch(nib__linear_##layout##_##target)}, .note = words                    \
     }
-#define BLOCKS(type, code_, act_, target, tile, isa, why, arch, rank_, layout, groups, block)      \
+#define BLOCKS(type, code_, act_, target, tile, isa, why, arch, rank_, unit_, layout, groups,      \
+               block)                                                                              \
     {                                                                                              \
         .name = "linear_" type "_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                     \
         .code = NIB_CODE_##code_, .act = NIB_ACT_##act_, .input = NIB_ANY,                         \
         .device = NIB_DEVICE_CPU, .conds = BLOCK_CONDS(isa, why, groups, block),                   \
         .arithmetic = NIB_ARITHMETIC_I32, .reference = "linear_" type "_f32__ref", .rank = rank_,  \
-        .unit = NIB_UNIT_I8, .n_step = NIB_INT_PANEL, .packing = &nib__packing_##layout,           \
+        .unit = NIB_UNIT_##unit_, .n_step = NIB_INT_PANEL, .packing = &nib__packing_##layout,      \
         .scratch = arch(nib__linear_blocks_scratch_##target),                                      \
         .run = {.linear = arch(nib__linear_##layout##_blocks_##target)},                           \
         .note = "panels of 32 outputs; a scale for each " block " activations, as ggml has them"   \
     }
 /* MXFP4: blocks of 32 inputs whose scales are powers of two, and no zero points. */
-#define MX4(target, tile, isa, why, arch, rank_)                                                   \
+#define MX4(target, tile, isa, why, arch, rank_, unit_)                                            \
     {                                                                                              \
         .name = "linear_a8b32_mx4_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                    \
         .code = NIB_CODE_MX4, .act = NIB_ACT_I8_BLOCK32, .input = NIB_ANY,                         \
@@ -236,7 +237,7 @@ enum { K_MAX = 1 << 16 };
         .conds =                                                                                   \
             NIB_CONDS(NIB_HAS(ISA, isa, why), NIB_AT_MOST(K, K_MAX, "sums are held in 32 bits")),  \
         .arithmetic = NIB_ARITHMETIC_I32, .reference = "linear_a8b32_mx4_f32__ref", .rank = rank_, \
-        .unit = NIB_UNIT_I8, .n_step = NIB_INT_PANEL, .packing = &nib__packing_mx4,                \
+        .unit = NIB_UNIT_##unit_, .n_step = NIB_INT_PANEL, .packing = &nib__packing_mx4,           \
         .scratch = arch(nib__linear_blocks_scratch_##target),                                      \
         .run = {.linear = arch(nib__linear_mx4_blocks_##target)},                                  \
         .note = "twice the values of e2m1 as integers; a scale for each 32 activations, as ggml "  \
@@ -244,7 +245,7 @@ enum { K_MAX = 1 << 16 };
     }
 /* Q6_K's own bits: the condition Q6_K implies shapes and scales that only its blocks have. K has no
  * limit: a term covers a group of 16, and no sum of a whole row is held in 32 bits. */
-#define SIX(target, tile, isa, rank_)                                                              \
+#define SIX(target, tile, isa, rank_, unit_)                                                       \
     {                                                                                              \
         .name = "linear_a8b256_q6k_f32__" #target "_" tile, .op = NIB_OP_LINEAR,                   \
         .code = NIB_CODE_I8, .act = NIB_ACT_I8_BLOCK256, .input = NIB_ANY,                         \
@@ -252,21 +253,28 @@ enum { K_MAX = 1 << 16 };
         .conds = NIB_CONDS(NIB_HAS(ISA, isa, NULL),                                                \
                            NIB_IS(Q6_K, 1, "6-bit codes and 8-bit scales are kept as stored")),    \
         .arithmetic = NIB_ARITHMETIC_I32, .reference = "linear_a8b256_w8g_f32__ref",               \
-        .rank = rank_, .unit = NIB_UNIT_I8, .n_step = NIB_INT_PANEL, .packing = &nib__packing_w6,  \
-        .scratch = NIB_X86(nib__linear_six_scratch_##target),                                      \
+        .rank = rank_, .unit = NIB_UNIT_##unit_, .n_step = NIB_INT_PANEL,                          \
+        .packing = &nib__packing_w6, .scratch = NIB_X86(nib__linear_six_scratch_##target),         \
         .run = {.linear = NIB_X86(nib__linear_w6_blocks_##target)},                                \
         .note = "Q6_K in its 6.6 bits; panels of 32 outputs, a scale for each 256 activations"     \
     }
 #define BLOCKS_VNNI(type, code, act, layout, groups, block)                                        \
     BLOCKS(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL,         \
-           NIB_X86, 10, layout, groups, block)
+           NIB_X86, 10, DOT8, layout, groups, block)
 #define BLOCKS_AVX2(type, code, act, layout, groups, block)                                        \
-    BLOCKS(type, code, act, avx2, "4x16", NIB_ISA_AVX2, NULL, NIB_X86, 20, layout, groups, block)
+    BLOCKS(type, code, act, avx2, "4x16", NIB_ISA_AVX2, NULL, NIB_X86, 20, I8, layout, groups,     \
+           block)
 #define VNNI(type, code, act, layout)                                                              \
     FAST(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL, NIB_X86,  \
-         10, layout, "vpdpbusd on unsigned codes; one stream of panels of 32 outputs")
+         10, DOT8, layout, "vpdpbusd on unsigned codes; one stream of panels of 32 outputs")
+#define AMX_ISA NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI | NIB_ISA_AMX
+#define AMX(type, code, act, layout)                                                               \
+    FAST(type, code, act, amx, "16x32", AMX_ISA, NULL, NIB_X86, 5, I8, layout,                     \
+         "tdpbsud for many tokens, vpdpbusd for few, on the same panels")
+#define BLOCKS_AMX(type, code, act, layout, groups, block)                                         \
+    BLOCKS(type, code, act, amx, "16x32", AMX_ISA, NULL, NIB_X86, 5, I8, layout, groups, block)
 #define AVX2(type, code, act, layout, tile)                                                        \
-    FAST(type, code, act, avx2, tile, NIB_ISA_AVX2, NULL, NIB_X86, 20, layout,                     \
+    FAST(type, code, act, avx2, tile, NIB_ISA_AVX2, NULL, NIB_X86, 20, I8, layout,                 \
          "16-bit products of the same panels")
 #define SDOT NIB_ISA_NEON | NIB_ISA_DOTPROD, "it uses sdot", NIB_ARM
 #define SMMLA NIB_ISA_NEON | NIB_ISA_DOTPROD | NIB_ISA_I8MM, "it uses smmla", NIB_ARM
@@ -275,13 +283,25 @@ enum { K_MAX = 1 << 16 };
 #define BLOCKS_(...) BLOCKS(__VA_ARGS__)
 #define MX4_(...) MX4(__VA_ARGS__)
 #define ARM(type, code, act, layout)                                                               \
-    FAST_(type, code, act, i8mm, "8x8", SMMLA, 20, layout, "smmla on the same panels, unpacked"),  \
-        FAST_(type, code, act, neon, "8x8", SDOT, 30, layout, "sdot on the same panels")
+    FAST_(type, code, act, i8mm, "8x8", SMMLA, 20, I8, layout,                                     \
+          "smmla on the same panels, unpacked"),                                                   \
+        FAST_(type, code, act, neon, "8x8", SDOT, 30, I8, layout, "sdot on the same panels")
 #define BLOCKS_ARM(type, code, act, layout, groups, block)                                         \
-    BLOCKS_(type, code, act, i8mm, "8x8", SMMLA, 20, layout, groups, block),                       \
-        BLOCKS_(type, code, act, neon, "8x8", SDOT, 30, layout, groups, block)
+    BLOCKS_(type, code, act, i8mm, "8x8", SMMLA, 20, I8, layout, groups, block),                   \
+        BLOCKS_(type, code, act, neon, "8x8", SDOT, 30, I8, layout, groups, block)
 
 static const nib_kernel rows[] = {
+    AMX("a8t_w4g", I4, I8_TOKEN, w4),
+    AMX("a8s_w4g", I4, I8_STATIC, w4),
+    AMX("a4t_w4g", I4, I4_TOKEN, w4),
+    AMX("a8t_w8g", I8, I8_TOKEN, w8),
+    AMX("a8s_w8g", I8, I8_STATIC, w8),
+    AMX("a4t_w8g", I8, I4_TOKEN, w8),
+    MX4(amx, "16x32", AMX_ISA, NULL, NIB_X86, 5, I8),
+    BLOCKS_AMX("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
+    BLOCKS_AMX("a8b32_w8g", I8, I8_BLOCK32, w8, 32, "32"),
+    BLOCKS_AMX("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
+    BLOCKS_AMX("a8b256_w8g", I8, I8_BLOCK256, w8, 32 | 64 | 128 | 256, "256"),
     VNNI("a8t_w4g", I4, I8_TOKEN, w4),
     VNNI("a8s_w4g", I4, I8_STATIC, w4),
     VNNI("a4t_w4g", I4, I4_TOKEN, w4),
@@ -300,20 +320,20 @@ static const nib_kernel rows[] = {
     ARM("a8t_w8g", I8, I8_TOKEN, w8),
     ARM("a8s_w8g", I8, I8_STATIC, w8),
     ARM("a4t_w8g", I8, I4_TOKEN, w8),
-    MX4(avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL, NIB_X86, 10),
+    MX4(avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL, NIB_X86, 10, DOT8),
     BLOCKS_VNNI("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
     BLOCKS_VNNI("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
     BLOCKS_VNNI("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
     BLOCKS_VNNI("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
-    SIX(avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, 5),
-    SIX(avx2, "4x16", NIB_ISA_AVX2, 15),
-    MX4(avx2, "4x16", NIB_ISA_AVX2, NULL, NIB_X86, 20),
+    SIX(avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, 5, DOT8),
+    SIX(avx2, "4x16", NIB_ISA_AVX2, 15, I8),
+    MX4(avx2, "4x16", NIB_ISA_AVX2, NULL, NIB_X86, 20, I8),
     BLOCKS_AVX2("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
     BLOCKS_AVX2("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
     BLOCKS_AVX2("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
     BLOCKS_AVX2("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
-    MX4_(i8mm, "8x8", SMMLA, 20),
-    MX4_(neon, "8x8", SDOT, 30),
+    MX4_(i8mm, "8x8", SMMLA, 20, I8),
+    MX4_(neon, "8x8", SDOT, 30, I8),
     BLOCKS_ARM("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
     BLOCKS_ARM("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
     BLOCKS_ARM("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),

@@ -202,6 +202,7 @@ size_t nib__int_many_bytes(int64_t m);
     size_t nib__linear_six_scratch_##isa(const void *args);
 NIB_INT_RUNS(avx2)
 NIB_INT_RUNS(avx512vnni)
+NIB_INT_RUNS(amx)
 NIB_INT_RUNS(neon)
 NIB_INT_RUNS(i8mm)
 NIB_SIX_RUNS(avx2)

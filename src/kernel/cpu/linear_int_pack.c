@@ -276,7 +276,7 @@ nib_int_kind nib__int_kind(const nib_linear *a, const nib_int_layout *l)
     return plain ? NIB_INT_PLAIN : pair ? NIB_INT_PAIR : NIB_INT_WIDE;
 }
 
-enum { ROW_TILE = 6 };
+enum { ROW_TILE = 48 }; /* whole tiles of 6, 8 and 16 tokens */
 
 /* Rows of activations that stay in a core's cache. */
 static int64_t rows_that_fit(int64_t k)

@@ -26,7 +26,7 @@ enum {
     /* Up to this many tokens, unpacking a chunk costs more than unpacking for each tile. */
     DIRECT_INT4 = 12,
     DIRECT_INT8 = 24,
-    AHEAD = 8192, /* bytes between the loads and the prefetches of decode */
+    AHEAD = 8192,    /* bytes between the loads and the prefetches of decode */
     AHEAD_NEAR = 576 /* the same where nib__fetches_near() */
 };
 
@@ -215,8 +215,8 @@ NIB_INLINE const uint8_t *of_column(const nib_int_layout *l, const uint8_t *p, i
     return p + (size_t)(c / 2) * l->panel_bytes;
 }
 
-/* How far ahead of a group at `at` to prefetch. Past the end of its panel, the distance skips to the
- * panels of the next pass. */
+/* How far ahead of a group at `at` to prefetch. Past the end of its panel, the distance skips to
+ * the panels of the next pass. */
 NIB_INLINE size_t decode_distance(const int_panel *p, const uint8_t *at, int columns)
 {
     const size_t ahead = nib__fetches_near() ? AHEAD_NEAR : nib__fetch_distance(AHEAD);
