@@ -109,8 +109,9 @@ typedef struct nib_quantize_options {
      * scale with the least squared error, in which each input counts by the mean of its squares on
      * the text `calibrate`, or all the same without it; "gptq", which also lets each code make up
      * for the errors of those before it, by the second moments of the inputs on `calibrate`, layer
-     * by layer on the activations of the quantized layers before; "hqq", the float zero with the
-     * least sum of |error|^(11/16), for schemes with float zeros. NULL: "rtn" */
+     * by layer on the activations of the quantized layers before; "qronos", whose codes also make
+     * up for what those layers changed of the inputs; "hqq", the float zero with the least sum of
+     * |error|^(11/16), for schemes with float zeros. NULL: "rtn" */
     const char *method;
     /* llama.cpp's importance matrix, for the method search instead of a text; NULL: none */
     const char *imatrix;

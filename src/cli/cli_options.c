@@ -96,9 +96,10 @@ const option option_table[] = {
     {"method", 0, KIND_TEXT, AT(method), "METHOD",
      "how codes are chosen where the recipe does not say: rtn (round to nearest, the default), "
      "search (the scale of each group with the least squared error, in which inputs count by their "
-     "mean square on the --calibrate text), gptq (search, and each code makes up for the errors "
-     "of those before it; needs --calibrate), or hqq (the float zero of each group with which few "
-     "weights lose much and most little; for schemes like int4wo)",
+     "mean square on the --calibrate text), gptq (search, and each code makes up for the errors of "
+     "those before it; needs --calibrate), qronos (gptq, and the codes of each layer also make up "
+     "for the errors of the layers before it; takes several times as long), or hqq (the float zero "
+     "of each group with which few weights lose much and most little; for schemes like int4wo)",
      ON_QUANTIZE},
     {"calibrate", 0, KIND_TEXT, AT(calibrate), "FILE",
      "text file for calibrating the activation scales of -static recipes, and methods",

@@ -4,6 +4,10 @@
  * sum the second moments of their inputs, then, with the codes that those give, to what the next
  * layer reads. Layers whose codes an earlier run stored run once. Memory holds the text's hidden
  * states, and the weights and moments of one layer.
+ *
+ * The method qronos goes through a layer in stages, one for each input: q, k and v, then o, gate
+ * and up, down. Each sees its inputs with the codes of the stages before it, beside those of the
+ * model as stored.
  */
 #include "convert.h"
 #include "gptq_run.h"
@@ -17,8 +21,38 @@ enum { WINDOW = 2048, TEXT_MAX = 64 << 20 };
 bool nib__gptq_is_coded(const nib_gptq_run *g, size_t site)
 {
     const nib_quantize_layer *l = &g->job->layers[site];
-    return l->choice.method == NIB_PTQ_GPTQ && nib__layer_is_quantized(l) && !l->recode &&
+    return nib__ptq_sweeps(l->choice.method) && nib__layer_is_quantized(l) && !l->recode &&
            l->role != NIB_ROLE_EMBED;
+}
+
+/* An expert, or a head of several. */
+static bool is_part(const nib_gptq_run *g, size_t site)
+{
+    const nib_graph_weight *w = nib__graph_weight(&g->model->net.graph, NIB_WEIGHT_MATRIX, site);
+    return w->experts > 1 || w->heads > 1;
+}
+
+bool nib__gptq_is_paired(const nib_gptq_run *g, size_t site)
+{
+    return g->job->layers[site].choice.method == NIB_PTQ_QRONOS && nib__gptq_is_coded(g, site) &&
+           !is_part(g, site);
+}
+
+size_t nib__gptq_stage_end(const nib_gptq_run *g, size_t site, size_t end)
+{
+    const size_t owner = nib__gptq_owner(g, site);
+    size_t i = site + 1;
+    while (i < end && (nib__gptq_owner(g, i) == owner || (is_part(g, site) && is_part(g, i))))
+        i++;
+    return i;
+}
+
+/* Whether a site of [begin, end) is coded by qronos. */
+static bool has_stages(const nib_gptq_run *g, size_t begin, size_t end)
+{
+    while (begin < end && !nib__gptq_is_paired(g, begin))
+        begin++;
+    return begin < end;
 }
 
 size_t nib__gptq_owner(const nib_gptq_run *g, size_t site)
@@ -121,13 +155,13 @@ nib_status nib__gptq_run_layer(nib_gptq_run *g, const nib_gptq_stream *stream, s
         if (at == 0)
             nib__kv_truncate(&g->runner.kv, 0, 0);
         for (int64_t i = 0; i < part; i++)
-            slots[i] = (nib_slot){.position = (int32_t)(at + i), .token = g->ids[done + i]};
+            slots[i] = (nib_slot){.position = (int32_t)(at + i),
+                                  .token = g->ids[stream->first + done + i]};
         NIB_TRY(nib__runner_part(&g->runner, slots, part, begin, g->first[layer + 1],
                                  begin == 0 ? NULL : state, stays ? NULL : state, err));
         if (g->status != NIB_OK)
             return nib__fail(err, g->status, "%s", g->err.text);
-        NIB_TRY(
-            nib__gptq_count(g, (double)part * (g->cost.pass + (stays ? g->cost.moments : 0)), err));
+        NIB_TRY(nib__gptq_count(g, (double)part * g->cost.pass, err));
         done += part;
     }
     return NIB_OK;
@@ -148,29 +182,100 @@ static void find_sites(const nib_gptq_run *g, int64_t layer, size_t *begin, size
     *end = i;
 }
 
+/* ---- stages ---- */
+
+/* Changes the sites of a stage before this one between their codes and their stored weights. */
+static void swap_weights(nib_gptq_run *g, size_t begin)
+{
+    for (size_t i = begin; i < g->stage[0]; i++)
+        if (g->others[i].is_set) {
+            const nib_loaded other = g->others[i].weight;
+            g->others[i].weight = g->runner.weights[i];
+            g->runner.weights[i] = other;
+        }
+}
+
+/* Observes the inputs of the stage: a window as stored, then the same with codes. begin: the
+ * layer's first site. */
+static nib_status observe_stage(nib_gptq_run *g, size_t layer, size_t begin, nib_err *err)
+{
+    nib_status status = NIB_OK;
+    for (int64_t at = 0; at < g->count && status == NIB_OK; at += g->window) {
+        const int64_t count = nib__min(g->window, g->count - at);
+        const nib_gptq_stream stored = {g->stored.state + at * g->width, count, at},
+                              coded = {g->coded.state + at * g->width, count, at};
+        swap_weights(g, begin);
+        g->runner.observer.see = nib__gptq_keep;
+        status = nib__gptq_run_layer(g, &stored, layer, true, err);
+        swap_weights(g, begin);
+        g->runner.observer.see = nib__gptq_observe;
+        if (status == NIB_OK)
+            status = nib__gptq_run_layer(g, &coded, layer, true, err);
+        nib__gptq_forget(g);
+    }
+    g->runner.observer.see = NULL;
+    return status;
+}
+
+/* Codes a layer stage by stage into a part, and loads the stored weights again. */
+static nib_status code_stages(nib_gptq_run *g, size_t layer, size_t begin, size_t end, nib_err *err)
+{
+    nib_status status = nib__gptq_store_begin(g->store, layer, err);
+    for (size_t i = begin; i < end && status == NIB_OK; i = g->stage[1]) {
+        g->stage[0] = i;
+        g->stage[1] = nib__gptq_stage_end(g, i, end);
+        status = observe_stage(g, layer, begin, err);
+        if (status == NIB_OK)
+            status = nib__gptq_code(g, i, g->stage[1], err);
+    }
+    g->stage[0] = end;
+    swap_weights(g, begin);
+    for (size_t i = begin; i < end; i++) {
+        nib__weight_unload(&g->others[i].weight, &g->model->engine->allocator);
+        g->others[i].is_set = false;
+    }
+    g->stage[0] = 0;
+    g->stage[1] = SIZE_MAX;
+    NIB_TRY(status);
+    NIB_TRY(nib__gptq_count(g, (double)g->count * g->cost.moments + g->cost.codes, err));
+    return nib__gptq_store_end(g->store, err);
+}
+
 /* Codes the sites [begin, end) into a part, from the moments of their inputs. */
 static nib_status code_part(nib_gptq_run *g, size_t part, size_t begin, size_t end, nib_err *err)
 {
     NIB_TRY(nib__gptq_store_begin(g->store, part, err));
     NIB_TRY(nib__gptq_code(g, begin, end, err));
-    NIB_TRY(nib__gptq_count(g, g->cost.codes, err));
+    NIB_TRY(nib__gptq_count(g, (double)g->count * g->cost.moments + g->cost.codes, err));
     return nib__gptq_store_end(g->store, err);
 }
 
-/* Sums the moments of the output layer's input: the final norm of every token. */
-static nib_status observe_head(nib_gptq_run *g, size_t head, nib_err *err)
+/* Shows the final norm of tokens [first, first + count) of a text. rows: room for them. */
+static nib_status show_final(nib_gptq_run *g, size_t head, const nib_gptq_stream *stream,
+                             int64_t first, int64_t count, float *rows, nib_err *err)
 {
     const int64_t layers = g->model->net.config.layers, width = g->model->net.config.width;
+    NIB_TRY(nib__runner_final(&g->runner, g->first[layers], count, stream->state + first * g->width,
+                              rows, err));
+    (stream == &g->stored ? nib__gptq_keep : nib__gptq_observe)(g, head, rows, width, count, width);
+    return NIB_OK;
+}
+
+/* Sums the moments of the output layer's input. */
+static nib_status observe_head(nib_gptq_run *g, size_t head, nib_err *err)
+{
+    const int64_t width = g->model->net.config.width;
     float *rows =
         nib__calloc(&g->model->engine->allocator, NIB_CHUNK * (uint64_t)width, sizeof *rows);
     nib_status status = rows != NULL ? NIB_OK : nib__fail_memory(err, (uint64_t)width, "a chunk");
     for (int64_t done = 0; done < g->count && status == NIB_OK;) {
         const int64_t at = done % g->window;
         const int64_t part = nib__min(nib__min(NIB_CHUNK, g->window - at), g->count - done);
-        status = nib__runner_final(&g->runner, g->first[layers], part,
-                                   g->coded.state + done * g->width, rows, err);
+        if (nib__gptq_is_paired(g, head))
+            status = show_final(g, head, &g->stored, done, part, rows, err);
         if (status == NIB_OK)
-            nib__gptq_observe(g, head, rows, width, part, width);
+            status = show_final(g, head, &g->coded, done, part, rows, err);
+        nib__gptq_forget(g);
         done += part;
     }
     nib__release(&g->model->engine->allocator, rows);
@@ -196,7 +301,10 @@ static nib_status code_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t
 {
     nib__gptq_cost_of(&g->cost, g, begin, end);
     NIB_TRY(load_sites(g, begin, end, err));
-    if (!nib__gptq_store_has(g->store, layer, NULL)) {
+    const bool is_stored = nib__gptq_store_has(g->store, layer, NULL);
+    if (!is_stored && g->cost.stages > 0) {
+        NIB_TRY(code_stages(g, layer, begin, end, err));
+    } else if (!is_stored) {
         g->runner.observer.see = nib__gptq_observe;
         const nib_status status = nib__gptq_run_layer(g, &g->coded, layer, true, err);
         g->runner.observer.see = NULL;
@@ -231,6 +339,7 @@ static nib_status code_layers(nib_gptq_run *g, nib_err *err)
 {
     const uint64_t start = nib__now_ns();
     g->runner.observer.ctx = g;
+    g->stage[1] = SIZE_MAX;
     g->total = count_all(g);
     NIB_TRY(nib__gptq_predict(g, err));
     for (int64_t l = 0; l < g->model->net.config.layers; l++) {
@@ -308,7 +417,9 @@ static nib_status hash_recipe(nib_hash *out, const nib_gptq_run *g, nib_err *err
         const nib_quantize_layer *l = &g->job->layers[i];
         if (!nib__gptq_is_coded(g, i))
             continue;
+        const char *method = nib__ptq_names[l->choice.method];
         nib__scheme_name(name, &l->choice.scheme);
+        nib__hasher_add(hasher, method, strlen(method) + 1);
         nib__hasher_add(hasher, l->name, strlen(l->name) + 1);
         nib__hasher_add(hasher, name, strlen(name) + 1);
         nib__hasher_add(hasher, nib__type_name(l->choice.scale_type),
@@ -350,12 +461,12 @@ static void note_found(nib_gptq_run *g, const char *other)
     }
     if (other != NULL)
         nib__text_format(out,
-                         "gptq: %s held codes of a run with another %s, so they are gone, and all "
+                         "%s: %s held codes of a run with another %s, so they are gone, and all "
                          "layers are coded anew",
-                         a, other);
+                         g->job->name, a, other);
     else if (found + damaged > 0)
-        nib__text_format(out, "gptq: %zu of %zu layers have codes of an earlier run in %s", found,
-                         parts, a);
+        nib__text_format(out, "%s: %zu of %zu layers have codes of an earlier run in %s",
+                         g->job->name, found, parts, a);
     if (damaged > 0)
         nib__text_format(out, "; those of %zu more are damaged, and are coded anew", damaged);
     if (out->size != 0 && !out->failed && call->log != NULL)
@@ -414,17 +525,32 @@ static void note_inputs(const nib_gptq_run *g)
         }
     if (few.count > 0)
         nib__ledger_add_note(g->job->ledger, "method",
-                             "gptq: %zu inputs saw fewer tokens than they have columns, so their "
+                             "%s: %zu inputs saw fewer tokens than they have columns, so their "
                              "moments say little: %s %lld tokens, %lld columns",
-                             few.count, nib__escape_string(a, g->job->layers[few.most.site].name),
+                             g->job->name, few.count,
+                             nib__escape_string(a, g->job->layers[few.most.site].name),
                              (long long)few.most.tokens, (long long)few.most.k);
     if (damped.count > 0)
         nib__ledger_add_note(g->job->ledger, "method",
-                             "gptq: the second moments of %zu inputs are not positive definite "
+                             "%s: the second moments of %zu inputs are not positive definite "
                              "with %g times their mean on the diagonal, but with more: %s %g",
-                             damped.count, NIB_GPTQ_DAMPING,
+                             g->job->name, damped.count, NIB_GPTQ_DAMPING,
                              nib__escape_string(a, g->job->layers[damped.most.site].name),
                              damped.most.damping);
+}
+
+/* Says how many layers qronos codes as gptq does. */
+static void note_unpaired(const nib_gptq_run *g)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < g->model->net.site_count; i++)
+        count += nib__gptq_is_coded(g, i) && is_part(g, i) &&
+                 g->job->layers[i].choice.method == NIB_PTQ_QRONOS;
+    if (count > 0)
+        nib__ledger_add_note(g->job->ledger, "method",
+                             "qronos: %zu layers are experts or heads, whose inputs have no "
+                             "counterpart in the model as stored, so they are coded as by gptq",
+                             count);
 }
 
 /* Decides whether the codes are used, and says by which numbers. */
@@ -433,9 +559,9 @@ static void compare_with_rounding(const nib_gptq_run *g)
     g->job->keeps_rounding = !(g->kl[0] <= g->kl[1]);
     nib__ledger_add_note(
         g->job->ledger, "method",
-        "gptq: KL divergence from the stored weights on the text's first %lld tokens %.4g nats, of "
+        "%s: KL divergence from the stored weights on the text's first %lld tokens %.4g nats, of "
         "rounding %.4g%s",
-        (long long)g->stored.count, g->kl[0], g->kl[1],
+        g->job->name, (long long)g->rounded.count, g->kl[0], g->kl[1],
         g->job->keeps_rounding ? ": worse, so all its layers are rounded to nearest instead" : "");
 }
 
@@ -447,14 +573,17 @@ static nib_status allocate(nib_gptq_run *g, nib_arena *arena, nib_err *err)
                  threads = (size_t)nib__pool_threads(g->model->engine->pool);
     g->first = nib__arena_take(arena, layers + 1, sizeof *g->first);
     g->inputs = nib__arena_take(arena, sites, sizeof *g->inputs);
+    g->others = nib__arena_take(arena, sites, sizeof *g->others);
     g->scratch = nib__arena_take(arena, threads, NIB_MOMENTS_SCRATCH);
-    if (!g->first || !g->inputs || !g->scratch)
+    if (!g->first || !g->inputs || !g->others || !g->scratch)
         return nib__fail_memory(err, threads * NIB_MOMENTS_SCRATCH, "the method gptq");
     nib__runner_layers(g->first, &g->runner);
     for (size_t l = 1; l <= layers; l++)
         g->width = nib__max(g->width, nib__runner_state_width(&g->runner, g->first[l]));
     g->coded.count = g->count;
     g->stored.count = g->rounded.count = nib__min(g->count, NIB_GPTQ_CHECKED);
+    if (has_stages(g, 0, sites))
+        g->stored.count = g->count;
     nib_gptq_stream *const streams[] = {&g->coded, &g->stored, &g->rounded};
     for (size_t i = 0; i < COUNT(streams); i++) {
         const uint64_t floats = (uint64_t)streams[i]->count * (uint64_t)g->width;
@@ -476,10 +605,11 @@ static nib_status run_model(nib_gptq_run *g, const nib_plan *plan, nib_err *err)
         status = code_layers(g, err);
     if (status == NIB_OK) {
         note_inputs(g);
+        note_unpaired(g);
         compare_with_rounding(g);
     }
     for (size_t i = 0; g->inputs != NULL && i < g->model->net.site_count; i++)
-        nib__release(&g->model->engine->allocator, g->inputs[i].h);
+        nib__gptq_release(g, i);
     nib__arena_free(&arena);
     nib__runner_close(&g->runner);
     return status;
@@ -502,9 +632,18 @@ static nib_status read_tokens(nib_gptq_run *g, const nib_tokenizer *tokenizer, i
         return nib__fail(err, NIB_BAD_INPUT, "%s: the calibration text is empty",
                          nib__escape_string(shown, g->job->text));
     nib__ledger_add_note(g->job->ledger, "method",
-                         "gptq: %lld of the text's %zu tokens, in windows of %lld",
+                         "%s: %lld of the text's %zu tokens, in windows of %lld", g->job->name,
                          (long long)g->count, count, (long long)g->window);
     return NIB_OK;
+}
+
+static void name_method(const nib_gptq_run *g)
+{
+    nib_ptq_method method = NIB_PTQ_GPTQ;
+    for (size_t i = 0; i < g->model->net.site_count; i++)
+        if (nib__gptq_is_coded(g, i) && g->job->layers[i].choice.method == NIB_PTQ_QRONOS)
+            method = NIB_PTQ_QRONOS;
+    g->job->name = nib__ptq_names[method];
 }
 
 nib_status nib__gptq(nib_gptq *job, nib_model *model, nib_err *err)
@@ -514,11 +653,12 @@ nib_status nib__gptq(nib_gptq *job, nib_model *model, nib_err *err)
     nib_plan *plan = NULL;
     int32_t *ids = NULL;
     nib_gptq_run g = {.job = job, .model = model, .rows = nib__moments_best(model->engine->isa)};
+    name_method(&g);
     if (model->net.config.shared_layers > 0)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "the method gptq runs a layer at a time, and the last %lld layers of this "
+                         "the method %s runs a layer at a time, and the last %lld layers of this "
                          "model read the keys of earlier ones; use the method search",
-                         (long long)model->net.config.shared_layers);
+                         job->name, (long long)model->net.config.shared_layers);
     NIB_TRY(nib_model_tokenizer(&tokenizer, model, err));
     nib_status status = nib_plan_open(&plan, model, &as_stored, err);
     if (status == NIB_OK) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The method gptq over a model: layer by layer, on the activations that the layers before it give
- * with their new codes. Codes go to a store beside OUT, where the next run finds those of a killed
- * one.
+ * The methods gptq and qronos over a model: layer by layer, on the activations that the layers
+ * before it give with their new codes. Codes go to a store beside OUT, where the next run finds
+ * those of a killed one.
  */
 #ifndef NIB_GPTQ_H
 #define NIB_GPTQ_H
@@ -20,6 +20,7 @@ typedef struct nib_gptq {
     const char *out;            /* path of the output, beside which the store is */
     nib_ledger *ledger;
     nib_arena *arena;
+    const char *name;      /* result: qronos if a layer has that method, else gptq; for notes */
     nib_gptq_store *store; /* result: holds the codes; to remove when OUT is complete, or close */
     bool keeps_rounding;   /* result: the model is worse with the codes than with rounding's */
     /* result, for people, not about OUT: multiply-adds, and the seconds that they were predicted to

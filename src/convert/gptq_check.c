@@ -99,7 +99,7 @@ static nib_status compare(nib_gptq_run *g, size_t head, nib_loaded heads[KINDS],
     nib__pool_run(g->model->engine->pool, count, 1, false, compare_rows, &c);
     for (int64_t i = 0; i < count; i++)
         for (int kind = 0; kind < 2; kind++)
-            g->kl[kind] += c.kl[i][kind] / (double)g->stored.count;
+            g->kl[kind] += c.kl[i][kind] / (double)g->rounded.count;
     return nib__gptq_count(g, 3 * (double)count * g->cost.pass, err);
 }
 
@@ -112,8 +112,8 @@ nib_status nib__gptq_check(nib_gptq_run *g, nib_err *err)
     float *logits = nib__calloc(a, floats, sizeof *logits);
     nib_status status = logits != NULL ? load_heads(g, head, heads, err)
                                        : nib__fail_memory(err, floats * sizeof *logits, "logits");
-    for (int64_t at = 0; at < g->stored.count && status == NIB_OK; at += ROWS)
-        status = compare(g, head, heads, logits, at, nib__min(ROWS, g->stored.count - at), err);
+    for (int64_t at = 0; at < g->rounded.count && status == NIB_OK; at += ROWS)
+        status = compare(g, head, heads, logits, at, nib__min(ROWS, g->rounded.count - at), err);
     for (int kind = 0; kind < KINDS; kind++)
         nib__weight_unload(&heads[kind], a);
     nib__release(a, logits);

@@ -25,6 +25,17 @@ static bool is_wanted(const nib_gptq_run *g, size_t owner)
     return false;
 }
 
+/* Whether one of them is coded by qronos. */
+static bool has_pairs(const nib_gptq_run *g, size_t owner)
+{
+    size_t site = owner;
+    do {
+        if (nib__gptq_is_paired(g, site))
+            return true;
+    } while (++site < g->model->net.site_count && nib__gptq_owner(g, site) == owner);
+    return false;
+}
+
 typedef struct adding {
     const nib_gptq_run *g;
     nib_moments_add add;
@@ -37,33 +48,101 @@ static void add_tiles(void *ctx, int worker, int64_t begin, int64_t end)
                     a->g->scratch + (size_t)worker * (NIB_MOMENTS_SCRATCH / sizeof(float)));
 }
 
-static void add_tokens(nib_gptq_run *g, nib_gptq_input *in, const float *x, int64_t ld, int64_t m)
+/* Adds x^T x, or x^T y, of m tokens. */
+static void add_tokens(const nib_gptq_run *g, const nib_moments_add *tokens)
 {
-    for (int64_t t = 0; t < m; t += NIB_MOMENTS_TOKENS) {
-        adding a = {g, {.h = in->h, .k = in->k, .ld = ld}};
-        a.add.x = x + t * ld;
-        a.add.m = nib__min(NIB_MOMENTS_TOKENS, m - t);
-        nib__pool_run(g->model->engine->pool, nib__moments_tiles(in->k), 4, false, add_tiles, &a);
+    for (int64_t t = 0; t < tokens->m; t += NIB_MOMENTS_TOKENS) {
+        adding a = {g, *tokens};
+        a.add.x += t * tokens->ld;
+        if (a.add.y != NULL)
+            a.add.y += t * tokens->ld_y;
+        a.add.m = nib__min(NIB_MOMENTS_TOKENS, tokens->m - t);
+        nib__pool_run(g->model->engine->pool, nib__moments_tiles(tokens->k, a.add.y != NULL), 4,
+                      false, add_tiles, &a);
     }
-    in->tokens += m;
+}
+
+/* Adds the difference of the kept inputs from x, times x. */
+static void add_difference(const nib_gptq_run *g, nib_gptq_input *in, const float *x, int64_t ld,
+                           int64_t m)
+{
+    float *kept = in->kept + in->used * in->k;
+    for (int64_t t = 0; t < m; t++)
+        for (int64_t j = 0; j < in->k; j++)
+            kept[t * in->k + j] -= x[t * ld + j];
+    add_tokens(
+        g,
+        &(nib_moments_add){
+            .h = in->difference, .x = kept, .y = x, .k = in->k, .ld = in->k, .ld_y = ld, .m = m});
+    in->used += m;
+}
+
+/* Whether the site's input is observed now. */
+static bool is_observed(const nib_gptq_run *g, size_t site)
+{
+    return g->status == NIB_OK && site >= g->stage[0] && site < g->stage[1] &&
+           nib__gptq_owner(g, site) == site && is_wanted(g, site);
+}
+
+static double *allocate_moments(nib_gptq_run *g, int64_t k)
+{
+    double *h = nib__calloc(&g->model->engine->allocator, (uint64_t)k * (uint64_t)k, sizeof *h);
+    if (h == NULL)
+        g->status = nib__fail_memory(&g->err, (uint64_t)k * (uint64_t)k * sizeof *h,
+                                     "the second moments of an input");
+    return h;
+}
+
+void nib__gptq_keep(void *run, size_t site, const float *x, int64_t ld, int64_t m, int64_t k)
+{
+    nib_gptq_run *g = run;
+    nib_gptq_input *in = &g->inputs[site];
+    if (!is_observed(g, site) || !has_pairs(g, site))
+        return;
+    if (in->kept == NULL) {
+        const uint64_t floats = (uint64_t)g->window * (uint64_t)k;
+        in->kept = nib__calloc(&g->model->engine->allocator, floats, sizeof *in->kept);
+        in->difference = allocate_moments(g, k);
+        if (in->kept == NULL || in->difference == NULL) {
+            g->status = nib__fail_memory(&g->err, floats * sizeof *in->kept,
+                                         "the inputs of a layer in a window");
+            return;
+        }
+    }
+    for (int64_t t = 0; t < m; t++)
+        memcpy(in->kept + (in->filled + t) * k, x + t * ld, (size_t)k * sizeof *x);
+    in->filled += m;
+}
+
+void nib__gptq_forget(nib_gptq_run *g)
+{
+    for (size_t i = 0; i < g->model->net.site_count; i++)
+        g->inputs[i].filled = g->inputs[i].used = 0;
+}
+
+void nib__gptq_release(nib_gptq_run *g, size_t site)
+{
+    const nib_allocator *a = &g->model->engine->allocator;
+    nib_gptq_input *in = &g->inputs[site];
+    nib__release(a, in->h);
+    nib__release(a, in->difference);
+    nib__release(a, in->kept);
+    *in = (nib_gptq_input){.k = in->k, .tokens = in->tokens};
 }
 
 void nib__gptq_observe(void *run, size_t site, const float *x, int64_t ld, int64_t m, int64_t k)
 {
     nib_gptq_run *g = run;
     nib_gptq_input *in = &g->inputs[site];
-    if (g->status != NIB_OK || nib__gptq_owner(g, site) != site || !is_wanted(g, site))
+    if (!is_observed(g, site))
         return;
-    if (in->h == NULL) {
-        in->h = nib__calloc(&g->model->engine->allocator, (uint64_t)k * (uint64_t)k, sizeof *in->h);
-        in->k = k;
-        if (in->h == NULL) {
-            g->status = nib__fail_memory(&g->err, (uint64_t)k * (uint64_t)k * sizeof *in->h,
-                                         "the second moments of an input");
-            return;
-        }
-    }
-    add_tokens(g, in, x, ld, m);
+    in->k = k;
+    if (in->h == NULL && (in->h = allocate_moments(g, k)) == NULL)
+        return;
+    add_tokens(g, &(nib_moments_add){.h = in->h, .x = x, .k = k, .ld = ld, .m = m});
+    in->tokens += m;
+    if (in->kept != NULL)
+        add_difference(g, in, x, ld, m);
 }
 
 /* ---- their factor ---- */
@@ -289,6 +368,7 @@ static nib_status code_site(nib_gptq_run *g, nib_gptq_codes *out, const nib_gptq
         .k = out->k,
         .factor = f->factor,
         .diagonal = f->diagonal,
+        .difference = nib__gptq_is_paired(g, site) ? f->difference : NULL,
         .objective = nib__arena_take(arena, 2 * (uint64_t)block, sizeof *s.sweep.objective),
         .failed = nib__arena_take(arena, (uint64_t)block, sizeof *s.sweep.failed)};
     if (!s.weights || !s.scratch || !s.sweep.objective || !s.sweep.failed)
@@ -304,6 +384,31 @@ static nib_status code_site(nib_gptq_run *g, nib_gptq_codes *out, const nib_gptq
     return NIB_OK;
 }
 
+/* Loads the codes of a site for the stages after it, and keeps the stored weight. */
+static nib_status swap_in(nib_gptq_run *g, const nib_gptq_codes *codes, nib_err *err)
+{
+    nib_loaded *at = &g->runner.weights[codes->site];
+    g->others[codes->site] = (nib_gptq_other){.weight = *at, .is_set = true};
+    *at = (nib_loaded){0};
+    return nib__gptq_load(g, (size_t)codes->site, &codes->codes, err);
+}
+
+/* Takes the difference of an input, in f32. */
+static nib_status take_difference(nib_gptq_factor *f, const nib_gptq_input *in, nib_arena *arena,
+                                  nib_err *err)
+{
+    const uint64_t count = (uint64_t)in->k * (uint64_t)in->k;
+    f->difference = NULL;
+    if (in->difference == NULL)
+        return NIB_OK;
+    f->difference = nib__arena_take(arena, count, sizeof *f->difference);
+    if (f->difference == NULL)
+        return nib__fail_memory(err, count * sizeof *f->difference, "moments of an input");
+    for (uint64_t i = 0; i < count; i++)
+        f->difference[i] = (float)in->difference[i];
+    return NIB_OK;
+}
+
 /* Codes the sites that read one input, and writes their codes. */
 static nib_status code_input(nib_gptq_run *g, size_t owner, size_t end, nib_err *err)
 {
@@ -315,8 +420,9 @@ static nib_status code_input(nib_gptq_run *g, size_t owner, size_t end, nib_err 
     nib__arena_init(&arena, a, 0);
     nib_status status =
         nib__gptq_factor(&f, in->h, in->k, name, g->rows, g->model->engine->pool, &arena, err);
-    nib__release(a, in->h);
-    in->h = NULL;
+    if (status == NIB_OK)
+        status = take_difference(&f, in, &arena, err);
+    nib__gptq_release(g, owner);
     for (size_t site = owner; status == NIB_OK && f.factor != NULL && site < end; site++) {
         const nib_site *at = &g->model->net.sites[site];
         nib_gptq_codes codes = {.site = site, .n = at->n, .k = at->k, .tokens = in->tokens};
@@ -331,6 +437,8 @@ static nib_status code_input(nib_gptq_run *g, size_t owner, size_t end, nib_err 
             (void)nib__fail_in(err, status, at->name);
         else
             status = nib__gptq_store_put(g->store, &codes, err);
+        if (status == NIB_OK && g->stage[1] != SIZE_MAX)
+            status = swap_in(g, &codes, err);
         nib__arena_free(&own);
     }
     nib__arena_free(&arena);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a run of the method gptq costs, in multiply-adds, and how long that takes here.
+ * What a run of the methods gptq and qronos costs, in multiply-adds, and how long that takes here.
  */
 #include "gptq_run.h"
 
@@ -14,6 +14,7 @@ static const double share_of_rate = 0.6; /* of the machine's rate, that all this
 void nib__gptq_cost_of(nib_gptq_cost *out, const nib_gptq_run *g, size_t begin, size_t end)
 {
     size_t owner = SIZE_MAX;
+    bool has_pairs = false;
     *out = (nib_gptq_cost){0};
     for (size_t i = begin; i < end; i++) {
         const nib_site *at = &g->model->net.sites[i];
@@ -22,25 +23,35 @@ void nib__gptq_cost_of(nib_gptq_cost *out, const nib_gptq_run *g, size_t begin, 
         out->pass += share * n * k;
         if (!nib__gptq_is_coded(g, i))
             continue;
+        const bool is_paired = nib__gptq_is_paired(g, i);
         out->codes += n * k * (k + SEARCH); /* k / 2 for rounding's error, and for the codes */
+        if (is_paired)
+            out->codes += n * k * 1.5 * k;
         if (nib__gptq_owner(g, i) == owner)
             continue;
         owner = nib__gptq_owner(g, i);
         out->moments += share * k * k / 2;
         out->codes += F64 * k * k * k / 6;
+        if (!is_paired)
+            continue;
+        out->moments += k * k;
+        has_pairs = true;
     }
+    for (size_t i = begin; has_pairs && i < end; i = nib__gptq_stage_end(g, i, end))
+        out->stages++;
 }
 
 double nib__gptq_layer_cost(const nib_gptq_run *g, const nib_gptq_cost *c, bool is_stored)
 {
-    const double tokens = (double)g->coded.count, checked = (double)g->stored.count;
-    return (tokens + 2 * checked) * c->pass +
-           (is_stored ? 0 : tokens * (c->pass + c->moments) + c->codes);
+    const double tokens = (double)g->coded.count,
+                 passes = c->stages > 0 ? 2 * (double)c->stages : 1;
+    return (tokens + (double)(g->stored.count + g->rounded.count)) * c->pass +
+           (is_stored ? 0 : tokens * (passes * c->pass + c->moments) + c->codes);
 }
 
 double nib__gptq_head_cost(const nib_gptq_run *g, const nib_gptq_cost *c, bool is_stored)
 {
-    return 3 * (double)g->stored.count * c->pass +
+    return 3 * (double)g->rounded.count * c->pass +
            (is_stored ? 0 : (double)g->coded.count * c->moments + c->codes);
 }
 
@@ -57,9 +68,9 @@ nib_status nib__gptq_predict(nib_gptq_run *g, nib_err *err)
         return NIB_OK;
     nib__text_init(&line, &engine->allocator);
     nib__text_format(&line,
-                     "gptq: %.3g multiply-adds, about %.0f s at %.0f %% of this machine's %.3g per "
+                     "%s: %.3g multiply-adds, about %.0f s at %.0f %% of this machine's %.3g per "
                      "second",
-                     g->total, g->job->predicted_s, 100 * share_of_rate, rate);
+                     g->job->name, g->total, g->job->predicted_s, 100 * share_of_rate, rate);
     if (!line.failed)
         call->log(call->ctx, line.at);
     nib__text_free(&line);
@@ -70,11 +81,12 @@ nib_status nib__gptq_count(nib_gptq_run *g, double multiply_adds, nib_err *err)
 {
     enum { UNIT = 1 << 20 };
     g->done += multiply_adds;
-    return nib__engine_progress(g->model->engine, "gptq",
+    return nib__engine_progress(g->model->engine, g->job->name,
                                 (uint64_t)((g->done < g->total ? g->done : g->total) / UNIT),
                                 (uint64_t)(g->total / UNIT) + 1)
                ? NIB_OK
                : nib__fail(err, NIB_CANCELLED,
-                           "the method gptq was cancelled; the same command continues after the "
-                           "layers that it finished");
+                           "the method %s was cancelled; the same command continues after the "
+                           "layers that it finished",
+                           g->job->name);
 }

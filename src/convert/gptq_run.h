@@ -15,18 +15,30 @@ enum { NIB_GPTQ_CHECKED = 4096 }; /* tokens of the text, from the first */
 typedef struct nib_gptq_stream {
     float *state;  /* [tokens][width] what lives between layers */
     int64_t count; /* tokens */
+    int64_t first; /* of the text; the first of a window */
 } nib_gptq_stream;
 
 /* The second moments of one input, which several layers may share. */
 typedef struct nib_gptq_input {
     double *h; /* [k][k]; NULL: nothing was seen yet */
     int64_t k, tokens;
+    /* for qronos; NULL: nothing was kept */
+    double *difference;   /* [k][k] sum over tokens of (kept - input)^T input */
+    float *kept;          /* [window][k] inputs in the model as stored, then their difference */
+    int64_t filled, used; /* rows of `kept` */
 } nib_gptq_input;
+
+/* Of a weight that has codes in the stages of its layer: what is not loaded, stored or codes. */
+typedef struct nib_gptq_other {
+    nib_loaded weight;
+    bool is_set;
+} nib_gptq_other;
 
 /* Multiply-adds of a part. */
 typedef struct nib_gptq_cost {
     double pass, moments; /* per token, of the weights, and of the second moments of their inputs */
     double codes;         /* factors and codes */
+    int64_t stages;       /* of qronos; 0: none */
 } nib_gptq_cost;
 
 typedef struct nib_gptq_run {
@@ -41,8 +53,11 @@ typedef struct nib_gptq_run {
     const int32_t *ids;
     int64_t count;
     int64_t width; /* floats per token between layers */
-    /* The text with the method's codes; its beginning without, and with rounding's. */
+    /* The text with the method's codes; without, its beginning, or all of it for qronos; its
+     * beginning with rounding's. */
     nib_gptq_stream coded, stored, rounded;
+    size_t stage[2];        /* sites [from, to) whose inputs are observed; to SIZE_MAX: no stages */
+    nib_gptq_other *others; /* [site_count] */
     double kl[2]; /* of the model with these codes, and with rounding's, from the stored one */
     nib_gptq_cost cost; /* of the layer that runs */
     double done, total; /* multiply-adds */
@@ -52,6 +67,11 @@ typedef struct nib_gptq_run {
 } nib_gptq_run;
 
 bool nib__gptq_is_coded(const nib_gptq_run *run, size_t site);
+/* Whether the method of a site is qronos, and its tokens are those of the text: an expert's depend
+ * on the codes before it, so that they have no counterpart in the model as stored. */
+bool nib__gptq_is_paired(const nib_gptq_run *run, size_t site);
+/* Ends the stage that begins with a site: one input, or all experts. */
+size_t nib__gptq_stage_end(const nib_gptq_run *run, size_t site, size_t end);
 /* The first of the sites with the same input. */
 size_t nib__gptq_owner(const nib_gptq_run *run, size_t site);
 nib_status nib__gptq_quantizer(nib_quantizer *out, const nib_gptq_run *run, size_t site,
@@ -78,6 +98,12 @@ nib_status nib__gptq_load_stored(nib_gptq_run *run, size_t site, nib_err *err);
 /* Adds m inputs of a site, [m][ld], k wide, to the moments that its codes need; run: ctx. Sets
  * run->status. */
 void nib__gptq_observe(void *run, size_t site, const float *x, int64_t ld, int64_t m, int64_t k);
+/* Keeps inputs in the model as stored for nib__gptq_observe, which takes the same ones with codes
+ * before them. Up to a window, then nib__gptq_forget. */
+void nib__gptq_keep(void *run, size_t site, const float *x, int64_t ld, int64_t m, int64_t k);
+void nib__gptq_forget(nib_gptq_run *run);
+/* Frees what an input holds. */
+void nib__gptq_release(nib_gptq_run *run, size_t site);
 
 /* Share of the mean of H's diagonal that is added to it; if H is not positive definite then, 10
  * times as much, up to 1,000 times. */
@@ -88,6 +114,7 @@ typedef struct nib_gptq_factor {
     float *factor;     /* [k][k] of nib_quant_sweep; NULL: all inputs are 0 */
     double *diagonal;  /* [k] */
     float *importance; /* [k] */
+    float *difference; /* [k][k] of nib_quant_sweep, for qronos; NULL: 0 */
     double damping;    /* share of the mean diagonal that was added */
 } nib_gptq_factor;
 /* Factors the moments h [k][k], of which i <= j are read, and which are lost. name: of the layer,
@@ -98,7 +125,8 @@ nib_status nib__gptq_factor(nib_gptq_factor *out, double *h, int64_t k, const ch
                             nib_err *err);
 
 /* Codes the sites [begin, end) from the moments of their inputs, which are released, into the part
- * of the store that was begun. */
+ * of the store that was begun. In a stage, loads the codes, and keeps the stored weights in
+ * run->others. */
 nib_status nib__gptq_code(nib_gptq_run *run, size_t begin, size_t end, nib_err *err);
 
 /* Rounds a weight to the codes that it has without the method, into the arena. */

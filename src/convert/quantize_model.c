@@ -70,7 +70,8 @@ static nib_status default_method(nib_ptq_method *out, const nib_quantize_options
     *out = NIB_PTQ_RTN;
     if (o->method == NULL || nib__ptq_parse(out, o->method))
         return NIB_OK;
-    return nib__fail(err, NIB_USAGE, "method \"%.40s\" is not one of rtn, search, gptq, hqq",
+    return nib__fail(err, NIB_USAGE,
+                     "method \"%.40s\" is not one of rtn, search, gptq, hqq, qronos",
                      o->method);
 }
 
@@ -276,7 +277,7 @@ static nib_status run_gptq(work *w, const char *text, nib_err *err)
     NIB_TRY(nib__gptq(&w->gptq, w->model, err));
     for (size_t i = w->model->net.site_count; i-- > 0;) {
         nib_quantize_layer *l = &w->layers[i];
-        if (l->choice.method != NIB_PTQ_GPTQ || !nib__layer_is_quantized(l))
+        if (!nib__ptq_sweeps(l->choice.method) || !nib__layer_is_quantized(l))
             continue;
         if (w->gptq.keeps_rounding) {
             l->choice.method = NIB_PTQ_RTN;
@@ -290,9 +291,10 @@ static nib_status run_gptq(work *w, const char *text, nib_err *err)
     }
     if (unseen > 0)
         nib__ledger_add_note(&w->ledger, "method",
-                             "gptq: %zu layers have no inputs on the text, so only their scales "
+                             "%s: %zu layers have no inputs on the text, so only their scales "
                              "are searched: %s%s",
-                             unseen, nib__escape_string(a, first->name), unseen > 1 ? ", ..." : "");
+                             w->gptq.name, unseen, nib__escape_string(a, first->name),
+                             unseen > 1 ? ", ..." : "");
     return NIB_OK;
 }
 
@@ -303,12 +305,12 @@ static void finish_gptq(work *w)
     if (w->gptq.resumed.size != 0)
         nib__ledger_add_note(&w->ledger, "method", "%s", w->gptq.resumed.at);
     if (w->gptq.store != NULL)
-        nib__ledger_add_note(&w->ledger, "method",
-                             "gptq: %.3g multiply-adds, predicted to take %.1f s, took %.1f s",
-                             w->gptq.multiply_adds, w->gptq.predicted_s, w->gptq.seconds);
+        nib__ledger_add_note(
+            &w->ledger, "method", "%s: %.3g multiply-adds, predicted to take %.1f s, took %.1f s",
+            w->gptq.name, w->gptq.multiply_adds, w->gptq.predicted_s, w->gptq.seconds);
     if (nib__gptq_store_remove(w->gptq.store, &err) != NIB_OK)
-        nib__ledger_add_note(&w->ledger, "method", "gptq: its codes are still on the disk: %s",
-                             err.text);
+        nib__ledger_add_note(&w->ledger, "method", "%s: its codes are still on the disk: %s",
+                             w->gptq.name, err.text);
     w->gptq.store = NULL;
 }
 
@@ -325,10 +327,13 @@ static nib_status calibrate(work *w, nib_err *err)
 {
     const char *text = w->options->calibrate, *imatrix = w->options->imatrix;
     const bool is_static = nib__recipe_needs_calibration(w->recipe);
-    const size_t searched = count_method(w, NIB_PTQ_SEARCH), coded = count_method(w, NIB_PTQ_GPTQ);
+    const size_t searched = count_method(w, NIB_PTQ_SEARCH),
+                 qronos = count_method(w, NIB_PTQ_QRONOS),
+                 coded = count_method(w, NIB_PTQ_GPTQ) + qronos;
     if (coded > 0 && !text)
         return nib__fail(err, NIB_USAGE,
-                         "the method gptq needs a text to calibrate with; give --calibrate TEXT");
+                         "the method %s needs a text to calibrate with; give --calibrate TEXT",
+                         nib__ptq_names[qronos > 0 ? NIB_PTQ_QRONOS : NIB_PTQ_GPTQ]);
     if (imatrix && searched == 0)
         return nib__fail(err, NIB_USAGE,
                          "--imatrix %s has no effect: no layer is quantized by --method search",

@@ -124,8 +124,15 @@ typedef enum nib_ptq_method {
     NIB_PTQ_SEARCH, /* to nearest, under the scale with the least weighted squared error */
     NIB_PTQ_GPTQ,   /* to nearest in turn, each after the errors of those before it */
     NIB_PTQ_HQQ,    /* to nearest, under the float zero with the least sum of |error|^(11/16) */
+    NIB_PTQ_QRONOS, /* as GPTQ, for the outputs of the model as stored */
     NIB_PTQ_COUNT
 } nib_ptq_method;
+
+/* Whether a method takes the second moments of a layer's inputs: src/convert/gptq.h. */
+NIB_INLINE bool nib__ptq_sweeps(nib_ptq_method method)
+{
+    return method == NIB_PTQ_GPTQ || method == NIB_PTQ_QRONOS;
+}
 
 /* X(id, kind, key, owner, noun, names of its values or NULL) */
 #define NIB_FACTS(X)                                                                               \

@@ -65,17 +65,21 @@ void nib__quant_w__neon(const nib_quant_w *a, int64_t row0, int64_t row1, void *
 /* The row of the lowest rank for a processor with these instruction sets. */
 nib_quant_w_run nib__quant_w_best(int64_t isa);
 
-/* Codes rows against the second moments of their inputs: the method gptq, quant_w_sweep.h. */
+/* Codes rows against the second moments of their inputs: the methods gptq and qronos,
+ * quant_w_sweep.h. */
 typedef struct nib_quant_sweep {
     const nib_quantizer *q; /* method SEARCH: searches the scales; with importance */
     const float *rows;      /* [n][k] each value exact in q->source */
     int64_t n, k;
     const float *factor;    /* [k][k] F_ij = R_ij / R_jj for i < j; H = R R^T, R upper triangular */
     const double *diagonal; /* [k] R_jj^2 */
-    int8_t *codes;          /* [n][k] as nib_quant_w */
-    void *scales, *zeros;   /* [n][groups] */
-    double *objective;      /* [n][2] E of rounding's codes, and of these */
-    int32_t *failed;        /* [n] as nib_quant_w */
+    /* [k][k] D: for qronos, sum over tokens of (b - a)^T a, where b is the input in the model as
+     * stored, and a in the model with codes; NULL: 0 */
+    const float *difference;
+    int8_t *codes;        /* [n][k] as nib_quant_w */
+    void *scales, *zeros; /* [n][groups] */
+    double *objective;    /* [n][2] E of rounding's codes, and of these */
+    int32_t *failed;      /* [n] as nib_quant_w */
 } nib_quant_sweep;
 /* scratch: nib__quant_sweep_scratch bytes, aligned to 64. */
 typedef void (*nib_quant_sweep_run)(const nib_quant_sweep *a, int64_t row0, int64_t row1,

@@ -59,10 +59,11 @@ static nib_status open_converted(loading *l, nib_err *err)
         return nib__fail(err, NIB_USAGE,
                          "static activation scales need a calibration text; run nibble quantize "
                          "--calibrate TEXT first");
-    if (l->plan->layer->method == NIB_PTQ_GPTQ && quantize)
+    if (nib__ptq_sweeps(l->plan->layer->method) && quantize)
         return nib__fail(err, NIB_USAGE,
-                         "the method gptq needs a calibration text; run nibble quantize "
-                         "--calibrate TEXT first");
+                         "the method %s needs a calibration text; run nibble quantize "
+                         "--calibrate TEXT first",
+                         nib__ptq_names[l->plan->layer->method]);
     uint64_t scale_bytes = 0, zero_bytes = 0, code_bytes = (uint64_t)n * (uint64_t)k;
     if (quantize) {
         NIB_TRY(

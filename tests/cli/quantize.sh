@@ -80,6 +80,17 @@ check 'too few tokens are said' grep -q '^note: gptq: [0-9]* inputs saw fewer to
 check 'threads change no byte of gptq' cmp q/model.safetensors q2/model.safetensors
 check 'verify codes of gptq' nibble verify q
 rm -rf q q2 out
+# qronos: the same, and less is lost than by gptq
+nibble quantize m q --recipe int4wo-sym --method qronos --calibrate text.txt --threads 1 --force >out
+kl() { tr -s ' \n' ' ' <"$1" | sed -n 's/.*note: [a-z]*: KL divergence from the stored weights on the text.s first [0-9]* tokens \([0-9.e-]*\) nats.*/\1/p'; }
+qronos=$(kl out)
+nibble quantize m q2 --recipe int4wo-sym --method gptq --calibrate text.txt --force >out2
+gptq=$(kl out2)
+check "qronos loses less than gptq: $qronos, $gptq nats" awk "BEGIN { exit !($qronos < 0.9 * $gptq) }"
+nibble quantize m q2 --recipe int4wo-sym --method qronos --calibrate text.txt --quiet --threads 2 --force
+check 'threads change no byte of qronos' cmp q/model.safetensors q2/model.safetensors
+refused 2 '*the method qronos needs a text*' quantize m r --recipe int4wo-sym --method qronos
+rm -rf q q2 out out2
 refused 2 '*the method gptq needs a text*' quantize m q --recipe int4wo-sym --method gptq
 refused 3 '*one scale for the whole tensor*' quantize m q --recipe int8wo-tensor --method gptq --calibrate text.txt
 echo '{"method": "gptq", "recipe": "8da4w"}' >gptq.json
@@ -87,7 +98,7 @@ nibble plan m --recipe gptq.json >out
 check 'a plan says that a run is refused' grep -q '^note: gptq: 36 layers need a calibration text' out
 rm out
 refused 2 '*the method gptq needs a calibration text; run nibble quantize*' generate m --recipe gptq.json -n 1
-refused 2 'method "nosuch" is not one of rtn, search, gptq, hqq' quantize m q --recipe 8da4w --method nosuch
+refused 2 'method "nosuch" is not one of rtn, search, gptq, hqq, qronos' quantize m q --recipe 8da4w --method nosuch
 refused 3 '*one scale for the whole tensor*' quantize m q --recipe int8wo-tensor --method search
 refused 2 '--method search has no effect: *' quantize m q --recipe all.json --method search
 echo '{"rules": [{"match": "*", "scheme": "keep", "method": "search"}]}' >keep.json

@@ -43,7 +43,7 @@ nibble convert "$MODEL" c.gguf --format gguf --quiet >"$seen.out"
 receipt c.gguf c.gguf.nibble.json '["command"]="convert"' '["options"]["format"]="gguf"'
 
 # the output and its manifest are the same bytes for any number of threads and any instruction set
-for options in '--recipe int4wo' '--recipe 8da4w --method search --calibrate text.txt' '--recipe int4wo --method gptq --calibrate text.txt'; do
+for options in '--recipe int4wo' '--recipe 8da4w --method search --calibrate text.txt' '--recipe int4wo --method gptq --calibrate text.txt' '--recipe nvfp4 --format nibble --method qronos --calibrate text.txt'; do
     # shellcheck disable=SC2086 # words are meant
     nibble quantize "$MODEL" one $options -t 1 --quiet >"$seen.out"
     for isa in ref avx2 native; do

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arithmetic of the method gptq: second moments, their factor, and the sweep over a row, with
- * each instruction set; its store of codes.
+ * The arithmetic of the methods gptq and qronos: second moments, their factor, and the sweep over a
+ * row, with each instruction set; their store of codes.
  */
 #include "gptq_run.h"
 #include "machine.h"
@@ -54,7 +54,7 @@ static int make_values(void **state)
 static void sum_moments(double *h, const nib_moments_rows *rows, int64_t parts)
 {
     static float scratch[NIB_MOMENTS_SCRATCH / sizeof(float)];
-    const int64_t tiles = nib__moments_tiles(K);
+    const int64_t tiles = nib__moments_tiles(K, false);
     memset(h, 0, K * K * sizeof *h);
     for (int64_t t = 0; t < TOKENS; t += NIB_MOMENTS_TOKENS) {
         const nib_moments_add a = {
@@ -76,6 +76,50 @@ static void test_moments(void **state)
             const double off = fabs(h[i * K + j] - (j >= i ? want[i * K + j] : 0));
             if (!(off <= 1e-6 * sqrt(want[i * K + i] * want[j * K + j])))
                 fail_msg("H[%d][%d] is off by %g", i, j, off);
+        }
+}
+
+/* The inputs in another model, less x. */
+static float apart[TOKENS][K];
+static float difference[K * K]; /* apart^T x */
+
+static void sum_difference(double *h, const nib_moments_rows *rows, int64_t parts)
+{
+    static float scratch[NIB_MOMENTS_SCRATCH / sizeof(float)];
+    const int64_t tiles = nib__moments_tiles(K, true);
+    memset(h, 0, K * K * sizeof *h);
+    for (int64_t t = 0; t < TOKENS; t += NIB_MOMENTS_TOKENS) {
+        const nib_moments_add a = {.h = h,
+                                   .x = apart[t],
+                                   .y = x[t],
+                                   .k = K,
+                                   .ld = K,
+                                   .ld_y = K,
+                                   .m = nib__min(NIB_MOMENTS_TOKENS, TOKENS - t)};
+        for (int64_t p = 0; p < parts; p++)
+            rows->add(&a, tiles * p / parts, tiles * (p + 1) / parts, scratch);
+    }
+}
+
+static void test_difference(void **state)
+{
+    static double h[K * K], best[K * K];
+    (void)state;
+    for (int t = 0; t < TOKENS; t++)
+        for (int j = 0; j < K; j++)
+            apart[t][j] = 0.1F * x[t][(j * 7 + 3) % K] - 0.05F * x[t][j];
+    sum_difference(h, &nib__moments__ref, 1);
+    sum_difference(best, nib__moments_best(nib__cpu_isa()), 5);
+    assert_memory_equal(h, best, sizeof h);
+    for (int i = 0; i < K; i++)
+        for (int j = 0; j < K; j++) {
+            double sum = 0;
+            for (int t = 0; t < TOKENS; t++)
+                sum += (double)apart[t][i] * (double)x[t][j];
+            if (!(fabs(h[i * K + j] - sum) <=
+                  1e-6 * sqrt(want[i * K + i] * want[j * K + j]) + 1e-3))
+                fail_msg("D[%d][%d] is %g, not %g", i, j, h[i * K + j], sum);
+            difference[i * K + j] = (float)h[i * K + j];
         }
 }
 
@@ -304,7 +348,8 @@ typedef struct coded {
     int32_t failed[N];
 } coded;
 
-static void sweep(coded *out, const nib_quantizer *q, nib_quant_sweep_run run, int64_t step)
+static void sweep(coded *out, const nib_quantizer *q, const float *moved, nib_quant_sweep_run run,
+                  int64_t step)
 {
     static char room[1 << 20];
     const nib_quant_sweep a = {.q = q,
@@ -313,6 +358,7 @@ static void sweep(coded *out, const nib_quantizer *q, nib_quant_sweep_run run, i
                                .k = K,
                                .factor = factor,
                                .diagonal = diagonal,
+                               .difference = moved,
                                .codes = out->codes[0],
                                .scales = out->scales,
                                .zeros = out->zeros,
@@ -324,22 +370,52 @@ static void sweep(coded *out, const nib_quantizer *q, nib_quant_sweep_run run, i
         run(&a, i, nib__min(i + step, N), room + (64 - (uintptr_t)room % 64) % 64);
 }
 
-/* d H d^T of a row. */
-static double error_of(const float *row, const nib_weight *of, int64_t i)
+/* Adds x D H^-1 to a row: Gaussian elimination, which a positive definite H needs no pivots for. */
+static void move_target(double *row, const float *moved)
+{
+    static double h[K * K];
+    double by[K] = {0};
+    copy_moments(h);
+    for (int a = 0; a < K; a++)
+        for (int b = 0; b < K; b++) {
+            h[b * K + a] = a <= b ? h[a * K + b] : h[b * K + a];
+            by[b] += row[a] * (double)moved[a * K + b];
+        }
+    for (int a = 0; a < K; a++)
+        for (int b = a + 1; b < K; b++) {
+            const double share = h[b * K + a] / h[a * K + a];
+            for (int c = a; c < K; c++)
+                h[b * K + c] -= share * h[a * K + c];
+            by[b] -= share * by[a];
+        }
+    for (int a = K - 1; a >= 0; a--) {
+        for (int b = a + 1; b < K; b++)
+            by[a] -= h[a * K + b] * by[b];
+        by[a] /= h[a * K + a];
+        row[a] += by[a];
+    }
+}
+
+/* d H d^T of a row, d from the target. */
+static double error_of(const float *row, const float *moved, const nib_weight *of, int64_t i)
 {
     static double h[K * K];
     float decoded[K];
-    double sum = 0;
+    double target[K], sum = 0;
+    for (int a = 0; a < K; a++)
+        target[a] = (double)row[a];
+    if (moved != NULL)
+        move_target(target, moved);
     copy_moments(h);
     nib__weight_row(of, i, decoded);
     for (int a = 0; a < K; a++)
         for (int b = 0; b < K; b++)
-            sum += (double)(row[a] - decoded[a]) * (double)(row[b] - decoded[b]) *
+            sum += (target[a] - (double)decoded[a]) * (target[b] - (double)decoded[b]) *
                    (a <= b ? h[a * K + b] : h[b * K + a]);
     return sum;
 }
 
-static void check_scheme(const char *name)
+static void check_scheme(const char *name, const float *moved)
 {
     static coded plain, best;
     nib_scheme scheme;
@@ -354,13 +430,13 @@ static void check_scheme(const char *name)
         assert_int_equal(nib__quantizer_scan(&q, weights[0], 0, N, range, NULL), NIB_OK);
         assert_int_equal(nib__quantizer_set_range(&q, range, NULL), NIB_OK);
     }
-    sweep(&plain, &q, nib__quant_sweep__ref, 16);
-    sweep(&best, &q, nib__quant_sweep_best(nib__cpu_isa()), 3);
+    sweep(&plain, &q, moved, nib__quant_sweep__ref, 16);
+    sweep(&best, &q, moved, nib__quant_sweep_best(nib__cpu_isa()), 3);
     assert_memory_equal(&plain, &best, sizeof plain);
     nib__quantizer_describe_weight(&w, &q, N, plain.codes, plain.scales,
                                    q.zero_type == NIB_TYPE_NONE ? NULL : plain.zeros);
     for (int64_t i = 0; i < N; i++) {
-        const double error = error_of(weights[i], &w, i);
+        const double error = error_of(weights[i], moved, &w, i);
         assert_int_equal(plain.failed[i], 0);
         assert_true(plain.objective[i][1] <= plain.objective[i][0]);
         if (!(fabs(error - plain.objective[i][1]) <= 1e-3 * error))
@@ -379,7 +455,16 @@ static void test_schemes(void **state)
                                  "mxfp4",     "nvfp4",      "int8dq",     "int4wo-ggml"};
     (void)state;
     for (size_t i = 0; i < COUNT(names); i++)
-        check_scheme(names[i]);
+        check_scheme(names[i], NULL);
+}
+
+/* The same codes against the target that qronos moves; rounding is further from it. */
+static void test_moved(void **state)
+{
+    const char *const names[] = {"int4wo", "int4wo-sym", "8da4w-row", "mxfp4", "nvfp4"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++)
+        check_scheme(names[i], difference);
 }
 
 /* A row that is not finite is named. */
@@ -394,7 +479,7 @@ static void test_not_finite(void **state)
     assert_int_equal(nib__scheme_parse(&scheme, "int4wo", 6, NULL), NIB_OK);
     assert_int_equal(nib__quantizer_init(&q, &scheme, NIB_TYPE_BF16, K, NULL), NIB_OK);
     assert_int_equal(nib__quantizer_method(&q, NIB_PTQ_SEARCH, NULL, NULL), NIB_OK);
-    sweep(&out, &q, nib__quant_sweep_best(nib__cpu_isa()), 16);
+    sweep(&out, &q, NULL, nib__quant_sweep_best(nib__cpu_isa()), 16);
     weights[20][150] = before;
     for (int i = 0; i < N; i++)
         assert_int_equal(out.failed[i] != 0, i == 20);
@@ -403,9 +488,10 @@ static void test_not_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moments), cmocka_unit_test(test_factor),
-        cmocka_unit_test(test_damping), cmocka_unit_test(test_store),
-        cmocka_unit_test(test_schemes), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_moments),    cmocka_unit_test(test_factor),
+        cmocka_unit_test(test_damping),    cmocka_unit_test(test_store),
+        cmocka_unit_test(test_schemes),    cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_difference), cmocka_unit_test(test_moved),
     };
     return cmocka_run_group_tests(tests, make_factor, NULL);
 }

@@ -17,12 +17,13 @@ enum { TILE_COLUMNS = TILE_LANES * NIB_LANES, PANEL_ROWS = 4 };
 
 /* ---- H ---- */
 
-/* Columns [c, c + NIB_MOMENTS_TILE) of x, zeros past k. */
-static void pack_columns(float *out, const nib_moments_add *a, int64_t c)
+/* Columns [c, c + NIB_MOMENTS_TILE) of x [m][ld], zeros past k. */
+static void pack_columns(float *out, const nib_moments_add *a, const float *x, int64_t ld,
+                         int64_t c)
 {
     const int64_t count = nib__min(NIB_MOMENTS_TILE, a->k - c);
     for (int64_t t = 0; t < a->m; t++, out += NIB_MOMENTS_TILE) {
-        memcpy(out, a->x + t * a->ld + c, (size_t)count * sizeof *out);
+        memcpy(out, x + t * ld + c, (size_t)count * sizeof *out);
         memset(out + count, 0, (size_t)(NIB_MOMENTS_TILE - count) * sizeof *out);
     }
 }
@@ -61,7 +62,7 @@ NIB_INLINE void add_block(const nib_moments_add *a, const float *x, const float 
         double *h = a->h + (i0 + r) * a->k + j0;
         for (int c = 0; c < TILE_LANES; c++)
             nib__lanes_store(each + c * NIB_LANES, sum[r][c]);
-        for (int64_t l = nib__max(i0 + r - j0, 0); l < count; l++)
+        for (int64_t l = a->y != NULL ? 0 : nib__max(i0 + r - j0, 0); l < count; l++)
             h[l] += (double)each[l];
     }
 }
@@ -69,19 +70,21 @@ NIB_INLINE void add_block(const nib_moments_add *a, const float *x, const float 
 static void moments_add(const nib_moments_add *a, int64_t tile0, int64_t tile1, float *scratch)
 {
     const int64_t side = nib__ceil_div(a->k, NIB_MOMENTS_TILE);
+    const bool all = a->y != NULL;
     float *x = scratch, *y = scratch + NIB_MOMENTS_TOKENS * NIB_MOMENTS_TILE;
     int64_t row = 0, before = 0, packed = -1; /* before: tiles of the rows before `row` */
     for (int64_t tile = tile0; tile < tile1; tile++) {
-        while (tile - before >= side - row)
-            before += side - row++;
-        const int64_t i0 = row * NIB_MOMENTS_TILE, j0 = (row + tile - before) * NIB_MOMENTS_TILE;
+        while (tile - before >= side - (all ? 0 : row))
+            before += side - (all ? 0 : row), row++;
+        const int64_t i0 = row * NIB_MOMENTS_TILE,
+                      j0 = ((all ? 0 : row) + tile - before) * NIB_MOMENTS_TILE;
         if (packed != row)
-            pack_columns(x, a, i0);
+            pack_columns(x, a, a->x, a->ld, i0);
         packed = row;
-        pack_columns(y, a, j0);
+        pack_columns(y, a, all ? a->y : a->x, all ? a->ld_y : a->ld, j0);
         for (int64_t j = 0; j < NIB_MOMENTS_TILE && j0 + j < a->k; j += TILE_COLUMNS)
             for (int64_t i = 0; i < NIB_MOMENTS_TILE && i0 + i < a->k; i += TILE_ROWS)
-                if (i0 + i < j0 + j + TILE_COLUMNS)
+                if (all || i0 + i < j0 + j + TILE_COLUMNS)
                     add_block(a, x + i, y + j, i0 + i, j0 + j);
     }
 }

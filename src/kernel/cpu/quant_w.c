@@ -101,11 +101,11 @@ nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const 
                          "the method %s chooses scales of groups or rows, and %s has one scale for "
                          "the whole tensor; use rows, or the method rtn",
                          nib__ptq_names[method], nib__scheme_name(name, &q->scheme));
-    if (method == NIB_PTQ_GPTQ && nib__quant_family(&q->scheme) == NIB_QUANT_SUPER)
+    if (nib__ptq_sweeps(method) && nib__quant_family(&q->scheme) == NIB_QUANT_SUPER)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "the method gptq does not choose scales of super-blocks, as %s has; use "
+                         "the method %s does not choose scales of super-blocks, as %s has; use "
                          "search",
-                         nib__scheme_name(name, &q->scheme));
+                         nib__ptq_names[method], nib__scheme_name(name, &q->scheme));
     if (method == NIB_PTQ_HQQ &&
         (q->scheme.zero != NIB_ZERO_FLOAT || nib__quant_family(&q->scheme) == NIB_QUANT_SUPER))
         return nib__fail(err, NIB_UNSUPPORTED,
@@ -223,6 +223,6 @@ uint64_t nib__quant_sweep_scratch(const nib_quantizer *q)
 {
     const int64_t k = q->k, groups = q->groups, lanes = 16;
     const int64_t block = nib__max(nib__scheme_group_size(&q->scheme, k), 128);
-    return (uint64_t)(k * lanes * (4 + 4 + 1 + 1) + block * lanes * 4 + k * 5 +
-                      groups * lanes * 16 + lanes * 16 + 16 * 64);
+    return (uint64_t)(k * lanes * (4 + 4 + 4 + 1 + 1) + block * lanes * 4 + k * 5 +
+                      groups * lanes * 16 + lanes * 16 + 17 * 64);
 }

@@ -1,18 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The method `gptq`: rows of a weight against the second moments H of its inputs. With
- * H = R R^T, R upper triangular, the error of a row's codes is
+ * The methods `gptq` and `qronos`: rows of a weight against the second moments H of its inputs.
+ * With H = R R^T, R upper triangular, the error of a row's codes is
  *
- *   E = sum over j of R_jj^2 * (d_j + sum over i < j of F_ij d_i)^2,   d = x - value(codes),
+ *   E = sum over j of R_jj^2 * (d_j + g_j + sum over i < j of F_ij d_i)^2,   d = x - value(codes),
  *
  * where F_ij = R_ij / R_jj. Inputs are coded in ascending order, each as the code nearest to
- * x_j + sum over i < j of F_ij d_i: Babai's nearest plane, which is GPTQ (Frantar et al. 2022) with
- * its inverse of H eliminated. A group's scale is searched (quant_w_search.h) when its first input
- * comes, on those sums; a scale of the whole row on the row itself. A row that rounding codes with
- * a smaller E keeps rounding's codes.
+ * x_j + g_j + sum over i < j of F_ij d_i: Babai's nearest plane, which is GPTQ (Frantar et al.
+ * 2022) with its inverse of H eliminated. g is 0 for gptq. For qronos, E is the error of the
+ * outputs that the stored weights have on the inputs of the stored model, less a constant:
+ * that moves the target of the codes from x to x + x D H^-1, whose sums over i < j are eliminated,
+ * too: g_j = u_j / R_jj^2, where u_j = (x D)_j - sum over l > j of F_jl u_l.
+ *
+ * A group's scale is searched (quant_w_search.h) when its first input comes, on those sums; a scale
+ * of the whole row on the row itself. A row that rounding codes with a smaller E keeps rounding's
+ * codes.
  *
  * Rows are the lanes, so a row's bits do not depend on its neighbours. The sum over i is one chain
- * of fma in f32, ascending; E is f64, ascending. Included by quant_w_body.h.
+ * of fma in f32, ascending, that starts with g_j; E is f64, ascending. x D is such a chain, and so
+ * is u_j, which starts with it: l ascending over the columns behind j's block of SWEEP_BLOCK, then
+ * descending over those in it. Included by quant_w_body.h.
  */
 
 enum { SWEEP_ROWS = NIB_LANES, SWEEP_COLUMNS = 6, SWEEP_BLOCK = 128 };
@@ -24,7 +31,8 @@ typedef struct sweep {
     searched s; /* the codes that a group can have; x, w and count are not used */
     int64_t group;
     float *x, *lost;       /* [k] weights, and what their codes lose */
-    float *sums;           /* [block] sum over i < j of F_ij d_i */
+    float *start;          /* [k] g */
+    float *sums;           /* [block] g_j + sum over i < j of F_ij d_i */
     float *row;            /* [k] one row */
     int8_t *codes;         /* [k] of all rows in work, and */
     int8_t *row_codes;     /* [k] of one */
@@ -34,29 +42,87 @@ typedef struct sweep {
     double error[SWEEP_ROWS];
 } sweep;
 
-/* Sums of columns [c, c + count) over the inputs before `from`; count <= SWEEP_COLUMNS. */
-NIB_INLINE void sum_columns(const sweep *w, int64_t from, int64_t c, int count, float *out)
+/* Sums over elements of a matrix times rows of SWEEP_ROWS values. */
+typedef struct summed {
+    const float *at;   /* element of the first term of the first sum */
+    int64_t term, sum; /* steps to that of the next term, and of the next sum */
+    const float *by;   /* [terms] */
+    int64_t terms;
+} summed;
+
+/* Adds terms to `count` sums, or subtracts them; count <= SWEEP_COLUMNS. */
+NIB_INLINE void add_terms(const summed *s, bool subtracts, int64_t first, int count, float *out)
 {
     nib_lanes sum[SWEEP_COLUMNS];
-    const float *f = w->a->factor + c;
+    const float *f = s->at + first * s->sum;
     for (int i = 0; i < count; i++)
-        sum[i] = nib__lanes_set(0);
-    for (int64_t i = 0; i < from; i++, f += w->a->k) {
-        const nib_lanes d = nib__lanes_load(w->lost + i * SWEEP_ROWS);
+        sum[i] = nib__lanes_load(out + i * SWEEP_ROWS);
+    for (int64_t t = 0; t < s->terms; t++, f += s->term) {
+        nib_lanes by = nib__lanes_load(s->by + t * SWEEP_ROWS);
+        if (subtracts)
+            by = nib__lanes_sub(nib__lanes_set(0), by);
         for (int j = 0; j < count; j++)
-            sum[j] = nib__lanes_fma(nib__lanes_set(f[j]), d, sum[j]);
+            sum[j] = nib__lanes_fma(nib__lanes_set(f[j * s->sum]), by, sum[j]);
     }
     for (int i = 0; i < count; i++)
         nib__lanes_store(out + i * SWEEP_ROWS, sum[i]);
 }
 
+NIB_INLINE void add_all_terms(const summed *s, bool subtracts, int64_t sums, float *out)
+{
+    int64_t i = 0;
+    for (; i + SWEEP_COLUMNS <= sums; i += SWEEP_COLUMNS)
+        add_terms(s, subtracts, i, SWEEP_COLUMNS, out + i * SWEEP_ROWS);
+    for (; i < sums; i++)
+        add_terms(s, subtracts, i, 1, out + i * SWEEP_ROWS);
+}
+
+/* The sums of columns [begin, end) over the inputs before `begin`. */
 static void sum_block(const sweep *w, int64_t begin, int64_t end)
 {
-    int64_t c = begin;
-    for (; c + SWEEP_COLUMNS <= end; c += SWEEP_COLUMNS)
-        sum_columns(w, begin, c, SWEEP_COLUMNS, w->sums + (c - begin) * SWEEP_ROWS);
-    for (; c < end; c++)
-        sum_columns(w, begin, c, 1, w->sums + (c - begin) * SWEEP_ROWS);
+    const summed s = {
+        .at = w->a->factor + begin, .term = w->a->k, .sum = 1, .by = w->lost, .terms = begin};
+    memcpy(w->sums, w->start + begin * SWEEP_ROWS,
+           (size_t)((end - begin) * SWEEP_ROWS) * sizeof *w->sums);
+    add_all_terms(&s, false, end - begin, w->sums);
+}
+
+/* u of the columns [begin, end), when those from `end` on are done. */
+static void solve_block(const sweep *w, int64_t begin, int64_t end)
+{
+    const int64_t k = w->a->k;
+    const summed s = {.at = w->a->factor + begin * k + end,
+                      .term = 1,
+                      .sum = k,
+                      .by = w->start + end * SWEEP_ROWS,
+                      .terms = k - end};
+    add_all_terms(&s, true, end - begin, w->start + begin * SWEEP_ROWS);
+    for (int64_t l = end - 1; l > begin; l--) {
+        const summed one = {.at = w->a->factor + begin * k + l,
+                            .term = 1,
+                            .sum = k,
+                            .by = w->start + l * SWEEP_ROWS,
+                            .terms = 1};
+        add_all_terms(&one, true, l - begin, w->start + begin * SWEEP_ROWS);
+    }
+}
+
+/* Sets g for the weights of the rows in work. */
+static void set_start(const sweep *w)
+{
+    const int64_t k = w->a->k;
+    const summed s = {.at = w->a->difference, .term = k, .sum = 1, .by = w->x, .terms = k};
+    memset(w->start, 0, (size_t)(k * SWEEP_ROWS) * sizeof *w->start);
+    if (w->a->difference == NULL)
+        return;
+    add_all_terms(&s, false, k, w->start);
+    for (int64_t end = k; end > 0; end = nib__max(0, end - SWEEP_BLOCK))
+        solve_block(w, nib__max(0, end - SWEEP_BLOCK), end);
+    for (int64_t j = 0; j < k; j++) {
+        float *g = w->start + j * SWEEP_ROWS;
+        nib__lanes_store(
+            g, nib__lanes_mul(nib__lanes_load(g), nib__lanes_set((float)(1 / w->a->diagonal[j]))));
+    }
 }
 
 /* Adds what column c lost to the sums of the columns after it in its block, and to E. */
@@ -258,6 +324,7 @@ static void sweep_rows(sweep *w, int64_t row0, int64_t count)
     for (int64_t l = 0; l < SWEEP_ROWS; l++)
         for (int64_t c = 0; c < a->k; c++)
             w->x[c * SWEEP_ROWS + l] = a->rows[(row0 + nib__min(l, count - 1)) * a->k + c];
+    set_start(w);
     measure_rounding(w, rounding);
     code_rows(w);
     for (int l = 0; l < count; l++)
@@ -276,6 +343,7 @@ void NIB_QUANT_SWEEP(const nib_quant_sweep *a, int64_t row0, int64_t row1, void 
                .group = nib__scheme_group_size(&q->scheme, k)};
     w.x = take(&at, k * SWEEP_ROWS * 4);
     w.lost = take(&at, k * SWEEP_ROWS * 4);
+    w.start = take(&at, k * SWEEP_ROWS * 4);
     w.sums = take(&at, nib__max(w.group < k ? w.group : 0, SWEEP_BLOCK) * SWEEP_ROWS * 4);
     w.row = take(&at, k * 4);
     w.codes = take(&at, k * SWEEP_ROWS);
