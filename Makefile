@@ -449,6 +449,9 @@ golden:
 	tools/golden/run
 oracle: all
 	tools/oracle/run $(PROGRAM)
+# LLAMA_QUANTIZE: the path of llama.cpp's program
+judge-models: all
+	tools/judge_models $(PROGRAM) --llama-quantize "$(LLAMA_QUANTIZE)"
 audit: all
 	tools/audit/run $(PROGRAM)
 # One-line changes that hide a substitution, each built in a copy of the tree: the audit must find them.
@@ -559,4 +562,4 @@ clean:
 -include $(shell find $(BUILD) -type f -name '*.d' 2>/dev/null)
 
 .PHONY: all unit matrix apple portable portable-all $(WHOLE) tools demo test setup setup-test test-programs test-unit test-fuzz check-kernels arm-programs test-neon test-sanitized lint docs \
-        bench golden oracle audit audit-mutants mutate torture torture-power soak fuzz fuzz-programs coverage test-bare test-sample test-page page-screenshots test-python wheel-library cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE
+        bench golden oracle judge-models audit audit-mutants mutate torture torture-power soak fuzz fuzz-programs coverage test-bare test-sample test-page page-screenshots test-python wheel-library cuda-images cuda-sample cuda-programs cuda-emulated test-cuda-build test-cuda-emulated test-gpu install uninstall clean FORCE

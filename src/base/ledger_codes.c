@@ -104,6 +104,7 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_NOTE, "auto",
      "the device that `--device auto` chose, and the predictions for the others"},
     {NIB_LEDGER_NOTE, "bias", "how many biases are float, int8 and int32"},
+    {NIB_LEDGER_NOTE, "calibration", "signs of a broken calibration that may be intended"},
     {NIB_LEDGER_NOTE, "cautious",
      "the device is faster than predicted, because it was not measured"},
     {NIB_LEDGER_NOTE, "checkpoint", "something unusual about the checkpoint's files"},

@@ -7,8 +7,13 @@
  *                                                              the groups' ranges; else searched
  *   the codes of every group nearest under some one scale      searched
  *   one of these for all but 1 code or scale in 1,000          altered, with the places
+ *   3 to 50 % of the codes not nearest, and all scales of      feedback
+ *   some group by formula
+ *   the source, once rows and columns are multiplied           scaled
+ *   inner products of rows or columns as the source's          rotated
  *   hardly any correlation                                     other
  */
+#include "judge_fit.h"
 #include "judge_rows.h"
 
 #include <inttypes.h>
@@ -187,6 +192,20 @@ static nib_status judge_replays(judge *j, bool *done)
     return NIB_OK;
 }
 
+/* Few groups differ, and other scales could explain them: a change, or scales fitted to codes. */
+static nib_status judge_few_groups(judge *j, size_t r)
+{
+    const nib_row_counts *m = &j->c.measured;
+    NIB_TRY(nib__compare_places(&j->c, false, r, j->out, &j->arena, j->err));
+    j->out->altered = total(&m->roundings[r]);
+    return judge_as(j->out, NIB_ORIGIN_UNKNOWN,
+                    "all codes are the nearest under their stored scales but for %" PRId64
+                    " in %" PRId64 " of %" PRId64
+                    " groups, where they are the nearest under other scales: changed codes, or "
+                    "scales fitted to codes",
+                    m->roundings[r].codes, m->off_groups, m->groups);
+}
+
 /* Every code is the nearest, or nearly every one. */
 static nib_status judge_roundings(judge *j, bool *done)
 {
@@ -213,14 +232,75 @@ static nib_status judge_roundings(judge *j, bool *done)
                         "all %" PRId64 " codes are %s", m->codes, made);
     if (follows && altered <= m->codes / FEW && (altered > 0 || m->off == 0))
         return judge_places(j, false, r, made);
+    if (m->unshared == 0 && altered > 0 && m->off_groups <= nib__max(2, m->groups / FEW))
+        return judge_few_groups(j, r);
+    if (m->unshared == m->off_groups && m->off_groups <= nib__max(2, m->groups / FEW) &&
+        altered > 0 && altered * 100 <= m->codes)
+        return judge_places(j, false, r, made);
     *done = false;
     return NIB_OK;
+}
+
+/* Whether codes and scales are as methods with error feedback leave them: the group that is coded
+ * first has the same position in all rows, and its scales, taken before any feedback, are by
+ * formula; at least 3 % of the codes are not the nearest, and few are more than one step off.
+ * Powers of two, e4m3 and the one scale of a tensor are too coarse: many sources share them. */
+static bool is_feedback(const nib_comparison *c)
+{
+    enum { ROWS = 24 };
+    const nib_row_counts *m = &c->measured;
+    const int64_t groups = nib__scheme_groups(&c->pair->weight->scheme, c->pair->weight->k);
+    bool by_formula = false;
+    for (int64_t i = 0; i < groups * NIB_RULES; i++)
+        by_formula = by_formula || (c->group_ruled[i / NIB_RULES] >= ROWS &&
+                                    c->group_exact[i] == c->group_ruled[i / NIB_RULES]);
+    return by_formula && c->pair->weight->scheme.group != NIB_GROUP_TENSOR &&
+           nib__type_is_float(c->pair->weight->scale_type) && m->off * 100 >= 3 * m->codes &&
+           m->off * 2 <= m->codes && m->far * 10 <= m->codes && correlation(m) >= 0.95;
+}
+
+/* What is neither rounded nor searched. */
+static nib_status judge_relation(judge *j)
+{
+    const nib_row_counts *m = &j->c.measured;
+    nib_fit fit;
+    char scales[240];
+    describe_scales(scales, &j->c);
+    if (is_feedback(&j->c))
+        return judge_as(j->out, NIB_ORIGIN_FEEDBACK,
+                        "%" PRId64 " of %" PRId64 " codes are not the nearest, %" PRId64
+                        " more than one step off, the farthest %.3g; the scales of the groups "
+                        "that are coded first are by formula, as GPTQ leaves them; %s",
+                        m->off, m->codes, m->far, m->farthest, scales);
+    NIB_TRY(nib__fit_source(&fit, j->c.pair, &j->arena, j->err));
+    if (fit.scaled >= 0.97 && 1 - fit.scaled <= 0.25 * (1 - fit.plain))
+        return judge_as(j->out, NIB_ORIGIN_SCALED,
+                        "the source with its inputs times %.3g to %.3g and its outputs times %.3g "
+                        "to %.3g, to a correlation of %.5f (%.5f without), as AWQ and SmoothQuant "
+                        "leave it; whether other tensors undo these factors was not checked",
+                        fit.columns[0], fit.columns[1], fit.rows[0], fit.rows[1], fit.scaled,
+                        fit.plain);
+    if (fabs(fit.plain) < 0.9 && fmax(fit.row_products, fit.column_products) >= 0.8)
+        return judge_as(
+            j->out, NIB_ORIGIN_ROTATED,
+            "the inner products of its %s have a correlation of %.4f with the source's, "
+            "as after a rotation; whether other tensors undo it was not checked",
+            fit.row_products >= fit.column_products ? "rows" : "columns",
+            fmax(fit.row_products, fit.column_products));
+    if (fabs(fit.plain) < 0.3)
+        return judge_as(j->out, NIB_ORIGIN_OTHER,
+                        "the values have a correlation of %.3f with the source's", fit.plain);
+    return judge_as(j->out, NIB_ORIGIN_UNKNOWN,
+                    "%" PRId64 " of %" PRId64
+                    " codes are not the nearest under their scale, %" PRId64
+                    " more than one step off, the farthest %.3g; the values have a correlation of "
+                    "%.6f with the source's; %s",
+                    m->off, m->codes, m->far, m->farthest, correlation(m), scales);
 }
 
 static nib_status judge_codes(judge *j)
 {
     const nib_row_counts *m = &j->c.measured;
-    const double like = correlation(m);
     bool done = false;
     char scales[240];
     NIB_TRY(judge_replays(j, &done));
@@ -236,14 +316,7 @@ static nib_status judge_codes(judge *j)
             " groups are nearest under one scale, which is not the stored one in %" PRId64
             ": scales were fitted to codes; %s",
             m->groups, m->off_groups, scales);
-    if (fabs(like) < 0.3)
-        return judge_as(j->out, NIB_ORIGIN_OTHER,
-                        "the values have a correlation of %.3f with the source's", like);
-    return judge_as(j->out, NIB_ORIGIN_UNKNOWN,
-                    "%" PRId64 " of %" PRId64
-                    " codes are not the nearest under their scale, the farthest by %.3g steps; the "
-                    "values have a correlation of %.6f with the source's; %s",
-                    m->off, m->codes, m->farthest, like, scales);
+    return judge_relation(j);
 }
 
 static nib_status measure_codes(judge *j)

@@ -15,8 +15,11 @@
     X(CAST, "cast", true)         /* the source's values, rounded to another float type */         \
     X(ROUNDED, "rounded", true)   /* to nearest, with scales by a known formula */                 \
     X(SEARCHED, "searched", true) /* to nearest, with other scales */                              \
-    X(ALTERED, "altered", false)  /* one of these, but for a few places */                         \
-    X(OTHER, "other", false)      /* not from this source */                                       \
+    X(FEEDBACK, "feedback", true) /* within the bounds of methods that feed errors back (GPTQ) */  \
+    X(SCALED, "scaled", false)    /* rows and columns times factors */                             \
+    X(ROTATED, "rotated", false)                                                                   \
+    X(ALTERED, "altered", false) /* one of these, but for a few places */                          \
+    X(OTHER, "other", false)     /* not from this source */                                        \
     X(UNKNOWN, "unknown", false)
 
 #define X(id, name, accounted) NIB_ORIGIN_##id,

@@ -19,7 +19,7 @@ typedef struct worker {
     float *scales, *zeros;           /* [groups] as stored */
     float *low, *high;               /* [groups] range of the source */
     uint8_t *new_scales, *new_zeros; /* [groups] of a replay */
-    int64_t *column_off;             /* [k] */
+    int64_t *group_ruled, *group_exact; /* see nib_comparison */
     nib_row_counts m;
 } worker;
 
@@ -214,7 +214,8 @@ static float noise_of(nib_type type)
     return type == NIB_TYPE_BF16 ? 0x1.8p-7f : type == NIB_TYPE_F16 ? 0x1.8p-10f : 0x1p-19f;
 }
 
-double nib__rule_scale(const nib_bounds *b, nib_scale_rule rule, float low, float high)
+/* The scale by a rule; 0: the range has none. */
+static double rule_scale(const nib_bounds *b, nib_scale_rule rule, float low, float high)
 {
     const double least = (double)low, most = (double)high, amax = fmax(-least, most);
     const double span = (double)b->top - (double)b->bottom;
@@ -247,13 +248,20 @@ typedef struct span {
     float low, high;   /* range of the source */
 } span;
 
+/* A group's scale by a rule. Of two values of the largest magnitude either may decide the sign. */
+static double scale_by(const nib_comparison *c, nib_scale_rule rule, const span *s)
+{
+    const double scale = rule_scale(&c->bounds, rule, s->low, s->high);
+    return rule == NIB_RULE_BOTTOM && s->low == -s->high ? copysign(scale, (double)s->scale)
+                                                         : scale;
+}
+
 /* x / scale as the rounding computes it, before the zero of ZERO_INT is added, or with it. */
 static float scaled_value(const nib_comparison *c, const nib_rounding *r, const span *s, float x)
 {
     const nib_zero zero = c->pair->weight->scheme.zero;
     if (r->rule >= 0) {
-        const float scale =
-            (float)nib__rule_scale(&c->bounds, (nib_scale_rule)r->rule, s->low, s->high);
+        const float scale = (float)scale_by(c, (nib_scale_rule)r->rule, s);
         return zero == NIB_ZERO_FLOAT ? (x - s->low) / scale + c->bounds.bottom : x / scale;
     }
     if (zero == NIB_ZERO_FLOAT)
@@ -364,7 +372,6 @@ static void measure_stored(const nib_comparison *c, worker *w, const span *s)
             continue;
         const float steps = fabsf(v + shift - b->level[at]) / b->spacing[at];
         off++;
-        w->column_off[j]++;
         w->m.far += !(steps <= 1);
         w->m.farthest = fmax(w->m.farthest, (double)steps);
     }
@@ -387,7 +394,7 @@ double nib__scale_tolerance(const nib_comparison *c)
 
 static bool scale_follows(const nib_comparison *c, nib_scale_rule rule, const span *s)
 {
-    const double wanted = nib__rule_scale(&c->bounds, rule, s->low, s->high);
+    const double wanted = scale_by(c, rule, s);
     return wanted != 0 && fabs((double)s->scale / wanted - 1) <= nib__scale_tolerance(c);
 }
 
@@ -413,13 +420,17 @@ static void measure_scale(const nib_comparison *c, worker *w, const span *s)
     if (!has_rule(s))
         return;
     w->m.ruled++;
+    w->group_ruled[s->g]++;
     w->m.zeros_off += !zero_follows(c, s);
     for (int i = 0; i < NIB_RULES; i++) {
         const nib_scale_rule rule = (nib_scale_rule)i;
-        const double wanted = nib__rule_scale(&c->bounds, rule, s->low, s->high);
+        const double wanted = scale_by(c, rule, s);
         if (!rule_applies(c->pair->weight, rule) || wanted == 0)
             continue;
         w->m.near[i] += scale_follows(c, rule, s);
+        /* noise_of is three quarters of a unit of the mantissa's last place; half is exact */
+        w->group_exact[s->g * NIB_RULES + i] += fabs((double)s->scale / wanted - 1) <=
+                                                0.7 * (double)noise_of(c->pair->weight->scale_type);
         w->m.ratio[i][0] = fminf(w->m.ratio[i][0], (float)((double)s->scale / wanted));
         w->m.ratio[i][1] = fmaxf(w->m.ratio[i][1], (float)((double)s->scale / wanted));
     }
@@ -680,10 +691,11 @@ static bool init_worker(worker *w, const nib_comparison *c, nib_arena *arena)
                   .high = nib__arena_take(arena, groups, sizeof(float)),
                   .new_scales = nib__arena_take(arena, groups, sizeof(float)),
                   .new_zeros = nib__arena_take(arena, groups, sizeof(float)),
-                  .column_off = nib__arena_take(arena, k, sizeof(int64_t))};
+                  .group_ruled = nib__arena_take(arena, groups, sizeof(int64_t)),
+                  .group_exact = nib__arena_take(arena, groups * NIB_RULES, sizeof(int64_t))};
     clear_measured(&w->m);
     return w->x && w->other && w->codes && w->replayed && w->low && w->high && w->new_scales &&
-           w->new_zeros && w->column_off;
+           w->new_zeros && w->group_ruled && w->group_exact;
 }
 
 static bool init_measuring(measuring *m, nib_comparison *c, nib_arena *arena)
@@ -702,11 +714,14 @@ static bool init_measuring(measuring *m, nib_comparison *c, nib_arena *arena)
 static void collect(nib_comparison *c, const measuring *m)
 {
     const int threads = nib__pool_threads(c->pair->pool);
+    const int64_t groups = nib__scheme_groups(&c->pair->weight->scheme, c->pair->weight->k);
     clear_measured(&c->measured);
     for (int t = 0; t < threads; t++) {
         merge_measured(&c->measured, &m->workers[t].m);
-        for (int64_t j = 0; j < c->pair->weight->k; j++)
-            c->column_off[j] += m->workers[t].column_off[j];
+        for (int64_t g = 0; g < groups; g++)
+            c->group_ruled[g] += m->workers[t].group_ruled[g];
+        for (int64_t g = 0; g < groups * NIB_RULES; g++)
+            c->group_exact[g] += m->workers[t].group_exact[g];
     }
     for (int64_t i = 0; i < c->rows; i++) {
         c->measured.dot += m->sums[i][0];
@@ -718,10 +733,12 @@ static void collect(nib_comparison *c, const measuring *m)
 nib_status nib__compare_rows(nib_comparison *c, int64_t rows, nib_arena *arena, nib_err *err)
 {
     const nib_weight *w = c->pair->weight;
+    const uint64_t groups = (uint64_t)nib__scheme_groups(&w->scheme, w->k);
     measuring m;
     c->rows = rows;
-    c->column_off = nib__arena_take(arena, (uint64_t)w->k, sizeof *c->column_off);
-    if (c->column_off == NULL || !init_measuring(&m, c, arena))
+    c->group_ruled = nib__arena_take(arena, groups, sizeof *c->group_ruled);
+    c->group_exact = nib__arena_take(arena, groups * NIB_RULES, sizeof *c->group_exact);
+    if (c->group_ruled == NULL || c->group_exact == NULL || !init_measuring(&m, c, arena))
         return nib__fail_memory(err, (uint64_t)w->n * sizeof *m.sums, "a comparison");
     if (c->rounding_count == 0) { /* the first call */
         c->source_type = source_type_of(c->pair->source);
@@ -824,7 +841,7 @@ static void scale_places_of_row(const nib_comparison *c, nib_scale_rule rule, co
         const span s = span_of(c, w, i, g);
         if (!has_rule(&s) || (scale_follows(c, rule, &s) && zero_follows(c, &s)))
             continue;
-        const float wanted = (float)nib__rule_scale(&c->bounds, rule, s.low, s.high);
+        const float wanted = (float)scale_by(c, rule, &s);
         const bool is_zero = scale_follows(c, rule, &s);
         add_place(out, (nib_judge_place){i, s.k0, true, is_zero ? s.zero : s.scale,
                                          is_zero ? c->bounds.bottom - s.low / s.scale : wanted});

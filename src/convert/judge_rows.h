@@ -80,7 +80,9 @@ typedef struct nib_comparison {
     float range[2];
     int64_t rows; /* measured: the first of them */
     nib_row_counts measured;
-    int64_t *column_off; /* [k] codes of each stored column that are off */
+    /* [groups]: rows whose group can be compared; [groups][NIB_RULES]: and has the rule's scale, to
+     * the precision of its type. */
+    int64_t *group_ruled, *group_exact;
 } nib_comparison;
 
 /* Lists candidates and measures the first `rows` rows. Memory comes from the arena. */
@@ -95,7 +97,5 @@ nib_status nib__compare_scale_places(const nib_comparison *c, nib_scale_rule rul
 /* How far a scale may be from a rule's, relative to it: the rounding of its type and the source's.
  */
 double nib__scale_tolerance(const nib_comparison *c);
-/* The scale by a rule; 0: the range has none. */
-double nib__rule_scale(const nib_bounds *b, nib_scale_rule rule, float low, float high);
 
 #endif

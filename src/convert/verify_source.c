@@ -3,8 +3,10 @@
  * nib_verify_from without a receipt: a verdict on every tensor, from the source alone, and what
  * follows from all of them.
  */
+#include "chat_files.h"
 #include "convert.h"
 #include "findings.h"
+#include "gguf_vocab.h"
 #include "info.h"
 #include "judge.h"
 
@@ -250,6 +252,51 @@ static nib_status find_unaccounted(check *c)
     return NIB_OK;
 }
 
+/* ---- chat templates ---- */
+
+/* *text NULL: it has none. */
+static nib_status read_template(const check *c, const nib_checkpoint *cp, nib_arena *arena,
+                                const char **text, size_t *size)
+{
+    const nib_gguf *gguf = nib__checkpoint_gguf(cp);
+    const char *directory = nib__checkpoint_directory(cp);
+    nib_chat_files files;
+    *text = NULL;
+    if (gguf != NULL)
+        return nib__gguf_chat_template(text, size, gguf, c->err);
+    if (directory == NULL)
+        return NIB_OK;
+    NIB_TRY(nib__chat_files_read(&files, directory, arena, c->err));
+    const nib_named_text *found =
+        files.own.text.text != NULL ? &files.own.text : &files.config.text;
+    *text = found->text;
+    *size = found->size;
+    return NIB_OK;
+}
+
+static nib_status compare_templates(check *c)
+{
+    const char *stored, *source;
+    size_t size = 0, source_size = 0, at = 0;
+    NIB_TRY(read_template(c, stored_of(c), &c->arena, &stored, &size));
+    NIB_TRY(read_template(c, source_of(c), &c->arena, &source, &source_size));
+    if (stored == NULL && source == NULL)
+        return NIB_OK;
+    if (stored == NULL || source == NULL)
+        return nib__findings_add(&c->findings, "chat-template", "chat template",
+                                 stored == NULL ? "the source has one, and this has none"
+                                                : "the source has none, and this has one");
+    while (at < size && at < source_size && stored[at] == source[at])
+        at++;
+    if (at == size && at == source_size)
+        return NIB_OK;
+    return nib__findings_add(
+        &c->findings, "chat-template", "chat template",
+        "differs from the source's from byte %zu on; it has %zu bytes, and the "
+        "source's %zu",
+        at, size, source_size);
+}
+
 /* What follows, and what does not. */
 static void conclude(check *c)
 {
@@ -267,6 +314,11 @@ static void conclude(check *c)
                              "in %zu, the codes follow from the source and the scales, but not the "
                              "choice of the scales",
                              searched);
+    if (c->verdicts[NIB_ORIGIN_FEEDBACK] != 0)
+        nib__ledger_add_note(&c->notes, "verdicts",
+                             "in %zu, codes lie within the bounds of error feedback; a few planted "
+                             "changes within these bounds would not have been found",
+                             c->verdicts[NIB_ORIGIN_FEEDBACK]);
     nib__ledger_add_note(&c->notes, "verdicts",
                          "nothing here vouches for %s itself, or says which program wrote the "
                          "checkpoint, or on which text scales were chosen",
@@ -293,6 +345,7 @@ static nib_status run_check(check *c, const nib_verify_from_options *o)
     NIB_TRY(judge_all(c));
     NIB_TRY(find_unaccounted(c));
     NIB_TRY(find_missing(c));
+    NIB_TRY(compare_templates(c));
     conclude(c);
     const nib_status status = nib__checkpoint_check_files(source_of(c), NIB_OK, c->err);
     return nib__checkpoint_check_files(stored_of(c), status, c->err);

@@ -6,6 +6,7 @@
  */
 #include "verify.h"
 
+#include "calibration.h"
 #include "manifest.h"
 #include "name_index.h"
 #include "sqnr.h"
@@ -354,6 +355,26 @@ static nib_status check_weights(verifier *v)
     return NIB_OK;
 }
 
+/* Signs of a broken calibration: problems become findings, the rest notes. */
+static nib_status check_calibration(verifier *v)
+{
+    nib_signs signs;
+    nib_status status = nib__find_signs(&signs, v->job->checkpoint, v->entries, v->count, &v->arena,
+                                        v->job->allocator, v->err);
+    for (size_t i = 0; i < signs.count && status == NIB_OK; i++) {
+        const nib_sign *s = &signs.items[i];
+        char name[160];
+        if (s->is_problem)
+            status = add_finding(v, s->code, s->name, "%s", s->text);
+        else
+            nib__ledger_add_note(&v->ledger, "calibration", "%s: %s",
+                                 nib__escape_name(name, sizeof name, s->name, strlen(s->name)),
+                                 s->text);
+    }
+    nib__release(v->job->allocator, signs.items);
+    return status;
+}
+
 /* ---- completeness ---- */
 
 /* Claims the tensors of a weight that is stored but unreadable, which is reported elsewhere. */
@@ -652,6 +673,12 @@ static void render_json(const verifier *v, nib_text *out)
         json_models(v->job->models, &w);
     nib__jsonw_key(&w, "notes");
     nib__jsonw_array(&w);
+    for (size_t i = 0; i < v->ledger.note_count; i++) {
+        nib__jsonw_object(&w);
+        nib__jsonw_pair_string(&w, "code", v->ledger.notes[i].code);
+        nib__jsonw_pair_string(&w, "text", v->ledger.notes[i].text);
+        nib__jsonw_object_end(&w);
+    }
     if (has_sandbox_note(v->job)) {
         nib__jsonw_object(&w);
         nib__jsonw_pair_string(&w, "code", "sandbox");
@@ -682,6 +709,8 @@ static void render_text(const verifier *v, nib_text *out)
     }
     if (v->job->models != NULL)
         render_models(v->job->models, out);
+    for (size_t i = 0; i < v->ledger.note_count; i++)
+        nib__ledger_wrap(out, "note: ", "    ", 100, v->ledger.notes[i].text);
     if (has_sandbox_note(v->job))
         nib__text_format(out, "sandbox: %s\n", v->job->sandbox);
     nib__text_format(out, "%zu tensors, %s read; ", nib__checkpoint_count(cp),
@@ -750,6 +779,7 @@ static nib_status run_checks(verifier *v)
         NIB_TRY(report_files(v));
     }
     NIB_TRY(check_weights(v));
+    NIB_TRY(check_calibration(v));
     NIB_TRY(check_completeness(v));
     return compare_checkpoints(v);
 }

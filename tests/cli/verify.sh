@@ -63,3 +63,51 @@ rm q/config.json q/nibble.json
 check 'verify without config.json' nibble verify q
 check 'info without config.json' nibble info q/model.safetensors
 refused 6 'q/config.json: cannot open it: *' generate q -n 1
+
+# signs of a broken calibration: a problem where a tensor contradicts the config, else a note
+nibble quantize "$MODEL" ct --recipe 8da4w --format compressed-tensors --quiet >/dev/null
+rm ct/nibble.json
+check 'a sound checkpoint has no signs' test 0 = "$(nibble verify ct | grep -c '^note:')"
+cat >break.py <<'END'
+import json, sys
+mode, folder, model = sys.argv[1:]
+def load(path):
+    data = open(path + "/model.safetensors", "rb").read()
+    size = int.from_bytes(data[:8], "little") + 8
+    header = json.loads(data[8:size])
+    header.pop("__metadata__", None)
+    return {k: [t["dtype"], t["shape"], data[size + t["data_offsets"][0]:size + t["data_offsets"][1]]] for k, t in header.items()}
+tensors, module = load(folder), "model.layers.2.mlp.up_proj"
+if mode == "default":
+    name = next(k for k in tensors if k.startswith(module) and "scale" not in k and "shape" not in k)
+    tensors[name][2] = bytes(len(tensors[name][2]))
+else:
+    for k in [k for k in tensors if k.startswith(module + ".")]:
+        del tensors[k]
+    tensors[module + ".weight"] = load(model)[module + ".weight"]
+    config = json.load(open(folder + "/config.json"))
+    config["quantization_config"]["ignore"].append("model.layers.9.nothing")
+    json.dump(config, open(folder + "/config.json", "w"))
+header, at = {}, 0
+for k, (dtype, shape, data) in tensors.items():
+    header[k] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+    at += len(data)
+text = json.dumps(header).encode()
+with open(folder + "/model.safetensors", "wb") as f:
+    f.write(len(text).to_bytes(8, "little") + text + b"".join(t[2] for t in tensors.values()))
+END
+cp -r ct floats
+python3 break.py floats floats "$MODEL"
+found 'config: model.layers.2.mlp.up_proj: 1 weights are stored as floats and run as such, although quantization_config says codes note: model.layers.9.nothing: the first of 1 in *' floats
+cp -r ct default
+python3 break.py default default "$MODEL"
+found 'default-codes: model.layers.2.mlp.up_proj.weight: all of its 136192 codes are the same*' default
+nibble quantize "$MODEL" four --recipe int4wo-sym --quiet >/dev/null
+nibble convert four floats4 --format safetensors --dtype f32 --quiet >/dev/null
+nibble quantize floats4 eight --recipe int8wo-g32 --quiet >/dev/null
+nibble verify eight >report
+check 'codes of codes are noted' test 36 = "$(tr '\n' ' ' <report | sed 's/  */ /g' | grep -o 'note: [a-z_0-9.]*: each of its [0-9]* groups has at most 16 distinct codes of 8 bits' | wc -l)"
+echo '{"rules": [{"match": "lm_head", "scheme": "8da4w-g56"}], "else": "8da4w"}' >head.json
+nibble quantize "$MODEL" head --recipe head.json --quiet >/dev/null
+nibble verify head >report
+check 'a head in other groups is noted' grep -q '^note: lm_head.weight: has groups of 56 inputs, and the other 35 weights of 32 ' report

@@ -80,3 +80,9 @@ rm -r source
 nibble convert "$MODEL" c --format safetensors --dtype f16 --quiet >/dev/null
 rm c/nibble.json
 judged c "$MODEL" 'd["problems"] == 0 and v == {"same": v["same"], "cast": 63 - v["same"]} and v["cast"] > 0'
+
+# the chat template
+printf '{{ messages[0].content }}' >a/chat_template.jinja
+cp -r "$MODEL" source
+printf '{{ messages[0].contents }}' >source/chat_template.jinja
+judged a source '[f["code"] for f in d["findings"]] == ["chat-template"] and "byte 22 on" in d["findings"][0]["text"]'

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * judge.c and judge_rows.c: names the formula of rounded codes, tells searched scales from those of
- * formulas, finds one changed code among a million and one changed scale, and says yes to no weight
- * that was not made from the source.
+ * judge.c, judge_rows.c and judge_fit.c: names the formula of rounded codes, tells searched scales
+ * from those of formulas, finds one changed code among a million and one changed scale, and says
+ * yes to no weight that was not made from the source.
  */
 #include "judge.h"
 
@@ -243,6 +243,49 @@ static void test_no_false_yes(void **state)
     }
 }
 
+/* Codes as error feedback leaves them: each column's rounding error goes into the next column. */
+static void test_feedback(void **state)
+{
+    (void)state;
+    rows = FEWER;
+    fill(source, NIB_TYPE_F32, 600);
+    const nib_weight w = quantize("int4wo-sym", NIB_TYPE_F32, NIB_PTQ_RTN);
+    for (int64_t i = 0; i < rows; i++) {
+        float error = 0;
+        for (int64_t j = 0; j < K; j++) {
+            const float scale = nib__weight_scale(&w, i, j / 32);
+            const float wanted = source[i * K + j] + 0.3f * error;
+            const float code = fmaxf(-8, fminf(7, rintf(wanted / scale)));
+            error = wanted - code * scale;
+            codes[i * K + j] = (int8_t)code;
+        }
+    }
+    const nib_judgement j = judge(&w, NIB_TYPE_F32);
+    expect("int4wo-sym", &j, NIB_ORIGIN_FEEDBACK);
+}
+
+static void test_scaled_and_rotated(void **state)
+{
+    (void)state;
+    rows = FEWER;
+    fill(source, NIB_TYPE_F32, 700);
+    for (int64_t i = 0; i < rows * K; i++)
+        source[i] *= 0.5f + (float)(i % K % 7);
+    nib_weight w = quantize("int4wo", NIB_TYPE_F32, NIB_PTQ_RTN);
+    fill(source, NIB_TYPE_F32, 700);
+    nib_judgement j = judge(&w, NIB_TYPE_F32);
+    expect("inputs scaled", &j, NIB_ORIGIN_SCALED);
+    for (int64_t i = 0; i < rows * K; i += 2) { /* each pair of inputs, by 45 degrees */
+        const float a = source[i], b = source[i + 1];
+        source[i] = (a - b) * 0x1.6a09e6p-1f;
+        source[i + 1] = (a + b) * 0x1.6a09e6p-1f;
+    }
+    w = quantize("int8wo", NIB_TYPE_F32, NIB_PTQ_RTN);
+    fill(source, NIB_TYPE_F32, 700);
+    j = judge(&w, NIB_TYPE_F32);
+    expect("rotated", &j, NIB_ORIGIN_ROTATED);
+}
+
 static void test_values(void **state)
 {
     (void)state;
@@ -270,6 +313,8 @@ int main(void)
         cmocka_unit_test(test_one_changed_scale),
         cmocka_unit_test(test_searched),
         cmocka_unit_test(test_no_false_yes),
+        cmocka_unit_test(test_feedback),
+        cmocka_unit_test(test_scaled_and_rotated),
         cmocka_unit_test(test_values),
     };
     return cmocka_run_group_tests_name("judge", tests, set_up, tear_down);
