@@ -98,8 +98,10 @@ const option option_table[] = {
      "search (the scale of each group with the least squared error, in which inputs count by their "
      "mean square on the --calibrate text), gptq (search, and each code makes up for the errors of "
      "those before it; needs --calibrate), qronos (gptq, and the codes of each layer also make up "
-     "for the errors of the layers before it; takes several times as long), or hqq (the float zero "
-     "of each group with which few weights lose much and most little; for schemes like int4wo)",
+     "for the errors of the layers before it; takes several times as long), hqq (the float zero "
+     "of each group with which few weights lose much and most little; for schemes like int4wo), or "
+     "awq (search, after scales of inputs were folded into what makes them, where a layer's output "
+     "then loses less; needs --calibrate)",
      ON_QUANTIZE},
     {"calibrate", 0, KIND_TEXT, AT(calibrate), "FILE",
      "text file for calibrating the activation scales of -static recipes, and methods",

@@ -72,14 +72,14 @@ nib_status nib__gptq_load_stored(nib_gptq_run *g, size_t site, nib_err *err)
                             NULL, err);
 }
 
-static nib_status load_sites(nib_gptq_run *g, size_t begin, size_t end, nib_err *err)
+nib_status nib__gptq_load_sites(nib_gptq_run *g, size_t begin, size_t end, nib_err *err)
 {
     for (size_t i = begin; i < end; i++)
         NIB_TRY(nib__gptq_load_stored(g, i, err));
     return NIB_OK;
 }
 
-static void unload_sites(nib_gptq_run *g, size_t begin, size_t end)
+void nib__gptq_unload_sites(nib_gptq_run *g, size_t begin, size_t end)
 {
     for (size_t i = begin; i < end; i++)
         nib__weight_unload(&g->runner.weights[i], &g->model->engine->allocator);
@@ -168,7 +168,7 @@ nib_status nib__gptq_run_layer(nib_gptq_run *g, const nib_gptq_stream *stream, s
 }
 
 /* The sites of a decoder layer: [*begin, *end). */
-static void find_sites(const nib_gptq_run *g, int64_t layer, size_t *begin, size_t *end)
+void nib__gptq_find_sites(const nib_gptq_run *g, int64_t layer, size_t *begin, size_t *end)
 {
     const nib_network *net = &g->model->net;
     size_t i = 0;
@@ -300,7 +300,7 @@ static nib_status code_head(nib_gptq_run *g, nib_err *err)
 static nib_status code_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t end, nib_err *err)
 {
     nib__gptq_cost_of(&g->cost, g, begin, end);
-    NIB_TRY(load_sites(g, begin, end, err));
+    NIB_TRY(nib__gptq_load_sites(g, begin, end, err));
     const bool is_stored = nib__gptq_store_has(g->store, layer, NULL);
     if (!is_stored && g->cost.stages > 0) {
         NIB_TRY(code_stages(g, layer, begin, end, err));
@@ -315,7 +315,7 @@ static nib_status code_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t
     NIB_TRY(nib__gptq_check_layer(g, layer, begin, end, err));
     NIB_TRY(load_codes(g, begin, end, err));
     NIB_TRY(nib__gptq_run_layer(g, &g->coded, layer, false, err));
-    unload_sites(g, begin, end);
+    nib__gptq_unload_sites(g, begin, end);
     return NIB_OK;
 }
 
@@ -327,7 +327,7 @@ static double count_all(nib_gptq_run *g)
     double sum = 0;
     for (int64_t l = 0; l < layers; l++) {
         size_t begin, end;
-        find_sites(g, l, &begin, &end);
+        nib__gptq_find_sites(g, l, &begin, &end);
         nib__gptq_cost_of(&cost, g, begin, end);
         sum += nib__gptq_layer_cost(g, &cost, nib__gptq_store_has(g->store, (size_t)l, NULL));
     }
@@ -344,7 +344,7 @@ static nib_status code_layers(nib_gptq_run *g, nib_err *err)
     NIB_TRY(nib__gptq_predict(g, err));
     for (int64_t l = 0; l < g->model->net.config.layers; l++) {
         size_t begin, end;
-        find_sites(g, l, &begin, &end);
+        nib__gptq_find_sites(g, l, &begin, &end);
         NIB_TRY(code_layer(g, (size_t)l, begin, end, err));
     }
     NIB_TRY(code_head(g, err));
@@ -627,7 +627,7 @@ static nib_status read_tokens(nib_gptq_run *g, const nib_tokenizer *tokenizer, i
     nib__release(a, text);
     NIB_TRY(status);
     g->ids = *ids;
-    g->count = nib__min((int64_t)count, NIB_GPTQ_TOKENS);
+    g->count = nib__min((int64_t)count, g->job->tokens);
     if (count == 0)
         return nib__fail(err, NIB_BAD_INPUT, "%s: the calibration text is empty",
                          nib__escape_string(shown, g->job->text));
@@ -646,30 +646,42 @@ static void name_method(const nib_gptq_run *g)
     g->job->name = nib__ptq_names[method];
 }
 
-nib_status nib__gptq(nib_gptq *job, nib_model *model, nib_err *err)
+nib_status nib__gptq_with_text(nib_gptq_run *g, nib_gptq_job run, void *ctx, nib_err *err)
 {
-    const nib_request as_stored = {.dtype = job->request->dtype, .context = job->request->context};
+    const nib_request *r = g->job->request;
+    const nib_request as_stored = {.dtype = r->dtype, .context = r->context};
     const nib_tokenizer *tokenizer;
     nib_plan *plan = NULL;
     int32_t *ids = NULL;
-    nib_gptq_run g = {.job = job, .model = model, .rows = nib__moments_best(model->engine->isa)};
-    name_method(&g);
-    if (model->net.config.shared_layers > 0)
+    if (g->model->net.config.shared_layers > 0)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the method %s runs a layer at a time, and the last %lld layers of this "
                          "model read the keys of earlier ones; use the method search",
-                         job->name, (long long)model->net.config.shared_layers);
-    NIB_TRY(nib_model_tokenizer(&tokenizer, model, err));
-    nib_status status = nib_plan_open(&plan, model, &as_stored, err);
+                         g->job->name, (long long)g->model->net.config.shared_layers);
+    NIB_TRY(nib_model_tokenizer(&tokenizer, g->model, err));
+    nib_status status = nib_plan_open(&plan, g->model, &as_stored, err);
     if (status == NIB_OK) {
-        g.window = nib__min(plan->context, WINDOW);
-        status = read_tokens(&g, tokenizer, &ids, err);
+        g->window = nib__min(plan->context, WINDOW);
+        status = read_tokens(g, tokenizer, &ids, err);
     }
     if (status == NIB_OK)
-        status = open_store(&g, plan->assignment.dtype, err);
-    if (status == NIB_OK)
-        status = run_model(&g, plan, err);
+        status = run(ctx, plan, err);
     nib__tokenizer_ids_free(tokenizer, ids);
     nib_plan_close(plan);
     return status;
+}
+
+static nib_status run_gptq(void *ctx, const nib_plan *plan, nib_err *err)
+{
+    nib_gptq_run *g = ctx;
+    NIB_TRY(open_store(g, plan->assignment.dtype, err));
+    return run_model(g, plan, err);
+}
+
+nib_status nib__gptq(nib_gptq *job, nib_model *model, nib_err *err)
+{
+    nib_gptq_run g = {.job = job, .model = model, .rows = nib__moments_best(model->engine->isa)};
+    name_method(&g);
+    job->tokens = NIB_GPTQ_TOKENS;
+    return nib__gptq_with_text(&g, run_gptq, &g, err);
 }

@@ -14,6 +14,7 @@ enum { NIB_GPTQ_TOKENS = 65536 }; /* of the text at most */
 
 /* What to do, and what came of it. */
 typedef struct nib_gptq {
+    int64_t tokens;             /* of the text at most; nib__gptq sets it */
     nib_quantize_layer *layers; /* [site_count] those of the method get their codes */
     const nib_request *request; /* dtype and context of the calibration */
     const char *text;           /* path */

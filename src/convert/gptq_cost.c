@@ -85,8 +85,8 @@ nib_status nib__gptq_count(nib_gptq_run *g, double multiply_adds, nib_err *err)
                                 (uint64_t)((g->done < g->total ? g->done : g->total) / UNIT),
                                 (uint64_t)(g->total / UNIT) + 1)
                ? NIB_OK
-               : nib__fail(err, NIB_CANCELLED,
-                           "the method %s was cancelled; the same command continues after the "
-                           "layers that it finished",
-                           g->job->name);
+               : nib__fail(err, NIB_CANCELLED, "the method %s was cancelled%s", g->job->name,
+                           g->store != NULL ? "; the same command continues after the layers that "
+                                              "it finished"
+                                            : "");
 }

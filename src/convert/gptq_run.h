@@ -66,6 +66,15 @@ typedef struct nib_gptq_run {
     nib_err err;
 } nib_gptq_run;
 
+/* Reads the text, opens a plan of the model as stored, and calls run with it. */
+typedef nib_status (*nib_gptq_job)(void *ctx, const nib_plan *plan, nib_err *err);
+nib_status nib__gptq_with_text(nib_gptq_run *g, nib_gptq_job run, void *ctx, nib_err *err);
+/* The sites of a decoder layer: [*begin, *end). */
+void nib__gptq_find_sites(const nib_gptq_run *run, int64_t layer, size_t *begin, size_t *end);
+/* Loads them as stored, and unloads them. */
+nib_status nib__gptq_load_sites(nib_gptq_run *run, size_t begin, size_t end, nib_err *err);
+void nib__gptq_unload_sites(nib_gptq_run *run, size_t begin, size_t end);
+
 bool nib__gptq_is_coded(const nib_gptq_run *run, size_t site);
 /* Whether the method of a site is qronos, and its tokens are those of the text: an expert's depend
  * on the codes before it, so that they have no counterpart in the model as stored. */

@@ -4,6 +4,7 @@
  * nib_convert: streams every weight as it is.
  */
 #include "arch.h"
+#include "awq.h"
 #include "bias_codes.h"
 #include "convert_gguf.h"
 #include "convert.h"
@@ -33,6 +34,7 @@ typedef struct work {
     nib_plan *plan;     /* for the machine that will run the result; NULL: not named */
     nib_ledger ledger;
     nib_gptq gptq;                /* its codes, while the output is written */
+    nib_awq awq;                  /* its scales */
     nib_asked asked;              /* for the receipt */
     const nib_examiner *examiner; /* NULL: the output is published, and reported */
 } work;
@@ -71,7 +73,7 @@ static nib_status default_method(nib_ptq_method *out, const nib_quantize_options
     if (o->method == NULL || nib__ptq_parse(out, o->method))
         return NIB_OK;
     return nib__fail(err, NIB_USAGE,
-                     "method \"%.40s\" is not one of rtn, search, gptq, hqq, qronos",
+                     "method \"%.40s\" is not one of rtn, search, gptq, hqq, qronos, awq",
                      o->method);
 }
 
@@ -117,7 +119,8 @@ static nib_status choose_layers(work *w, nib_err *err)
 /* Whether a method chooses the codes of a layer by a calibration. */
 static bool is_searched(const nib_quantize_layer *l)
 {
-    return nib__layer_is_quantized(l) && !l->recode && l->choice.method == NIB_PTQ_SEARCH;
+    return nib__layer_is_quantized(l) && !l->recode &&
+           (l->choice.method == NIB_PTQ_SEARCH || l->choice.method == NIB_PTQ_AWQ);
 }
 
 static size_t count_method(const work *w, nib_ptq_method method)
@@ -188,7 +191,8 @@ static nib_status use_stats(work *w, const nib_input_stats *stats, nib_err *err)
 static nib_status run_calibration(work *w, const char *text, nib_err *err)
 {
     const nib_network *net = &w->model->net;
-    const bool wants_squares = w->options->imatrix == NULL && count_method(w, NIB_PTQ_SEARCH) > 0;
+    const bool wants_squares = w->options->imatrix == NULL &&
+                               count_method(w, NIB_PTQ_SEARCH) + count_method(w, NIB_PTQ_AWQ) > 0;
     nib_calibration ran;
     nib_input_stats *stats = nib__arena_take(&w->arena, net->site_count, sizeof *stats);
     if (stats == NULL)
@@ -298,6 +302,14 @@ static nib_status run_gptq(work *w, const char *text, nib_err *err)
     return NIB_OK;
 }
 
+/* Runs the method awq. */
+static nib_status run_awq(work *w, nib_err *err)
+{
+    w->awq = (nib_awq){
+        .layers = w->layers, .options = w->options, .ledger = &w->ledger, .arena = &w->arena};
+    return nib__awq(&w->awq, w->model, err);
+}
+
 /* When the output is complete: removes the store, and adds notes that are not about the output. */
 static void finish_gptq(work *w)
 {
@@ -327,9 +339,9 @@ static nib_status calibrate(work *w, nib_err *err)
 {
     const char *text = w->options->calibrate, *imatrix = w->options->imatrix;
     const bool is_static = nib__recipe_needs_calibration(w->recipe);
-    const size_t searched = count_method(w, NIB_PTQ_SEARCH),
-                 qronos = count_method(w, NIB_PTQ_QRONOS),
-                 coded = count_method(w, NIB_PTQ_GPTQ) + qronos;
+    const size_t scaled = count_method(w, NIB_PTQ_AWQ), qronos = count_method(w, NIB_PTQ_QRONOS),
+                 coded = count_method(w, NIB_PTQ_GPTQ) + qronos,
+                 searched = scaled + count_method(w, NIB_PTQ_SEARCH);
     if (coded > 0 && !text)
         return nib__fail(err, NIB_USAGE,
                          "the method %s needs a text to calibrate with; give --calibrate TEXT",
@@ -338,7 +350,7 @@ static nib_status calibrate(work *w, nib_err *err)
         return nib__fail(err, NIB_USAGE,
                          "--imatrix %s has no effect: no layer is quantized by --method search",
                          imatrix);
-    const bool uses_text = is_static || coded > 0 || (searched > 0 && !imatrix);
+    const bool uses_text = is_static || coded + scaled > 0 || (searched > 0 && !imatrix);
     if (text && !uses_text && w->mixed == NULL)
         return nib__fail(err, NIB_USAGE,
                          "--calibrate %s has no effect: the recipe has no static activation "
@@ -353,6 +365,7 @@ static nib_status calibrate(work *w, nib_err *err)
             err, NIB_USAGE,
             "the recipe has static activation scales; give a text to calibrate them with "
             "--calibrate TEXT");
+    NIB_TRY(nib__awq_check(w->layers, w->model->net.site_count, text, err));
     if (!w->options->dry_run)
         NIB_TRY(hash_inputs(w, uses_text, err));
     if (imatrix)
@@ -365,6 +378,8 @@ static nib_status calibrate(work *w, nib_err *err)
                    : nib__fail(err, NIB_IO, "%s: file not found", text);
     if (is_static || (searched > 0 && !imatrix))
         NIB_TRY(run_calibration(w, text, err));
+    if (scaled > 0)
+        NIB_TRY(run_awq(w, err));
     return coded > 0 ? run_gptq(w, text, err) : NIB_OK;
 }
 
@@ -741,10 +756,13 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(complete_job(w, &job, err));
     NIB_TRY(nib__quantize_check(&job, err)); /* before the calibration, which may take hours */
     NIB_TRY(calibrate(w, err));
+    job.vectors = w->awq.vectors;
+    job.vector_count = w->awq.vector_count;
     for (int m = 0; m < NIB_PTQ_COUNT; m++)
         w->asked.layers[m] = count_method(w, (nib_ptq_method)m);
     NIB_TRY(nib__quantize(&w->ledger, &report, &job, err));
     finish_gptq(w);
+    nib__awq_note(&w->awq);
     NIB_TRY(finish_mixed(w, err));
     return render(w, &report, form, sink, err);
 }

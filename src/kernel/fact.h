@@ -125,6 +125,7 @@ typedef enum nib_ptq_method {
     NIB_PTQ_GPTQ,   /* to nearest in turn, each after the errors of those before it */
     NIB_PTQ_HQQ,    /* to nearest, under the float zero with the least sum of |error|^(11/16) */
     NIB_PTQ_QRONOS, /* as GPTQ, for the outputs of the model as stored */
+    NIB_PTQ_AWQ,    /* as SEARCH, after scales of inputs were folded into what makes them */
     NIB_PTQ_COUNT
 } nib_ptq_method;
 

@@ -59,11 +59,12 @@ static nib_status open_converted(loading *l, nib_err *err)
         return nib__fail(err, NIB_USAGE,
                          "static activation scales need a calibration text; run nibble quantize "
                          "--calibrate TEXT first");
-    if (nib__ptq_sweeps(l->plan->layer->method) && quantize)
+    const nib_ptq_method method = l->plan->layer->method;
+    if ((nib__ptq_sweeps(method) || method == NIB_PTQ_AWQ) && quantize)
         return nib__fail(err, NIB_USAGE,
                          "the method %s needs a calibration text; run nibble quantize "
                          "--calibrate TEXT first",
-                         nib__ptq_names[l->plan->layer->method]);
+                         nib__ptq_names[method]);
     uint64_t scale_bytes = 0, zero_bytes = 0, code_bytes = (uint64_t)n * (uint64_t)k;
     if (quantize) {
         NIB_TRY(

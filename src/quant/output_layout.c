@@ -344,6 +344,26 @@ static nib_status shift_norm(nib_output_layout *r, const nib_tensor **tensor)
     return NIB_OK;
 }
 
+/* Gives a vector the values that a method changed, in a copy. */
+static nib_status change_vector(nib_output_layout *r, const nib_tensor **tensor)
+{
+    const nib_tensor *from = *tensor;
+    const nib_vector *v = r->job->vectors, *end = v + r->job->vector_count;
+    while (v < end && strcmp(v->name, from->name) != 0)
+        v++;
+    if (v == end)
+        return NIB_OK;
+    nib_tensor *changed = nib__arena_take(&r->arena, 1, sizeof *changed);
+    void *values = nib__arena_take(&r->arena, from->bytes, 1);
+    if (changed == NULL || values == NULL)
+        return nib__fail_memory(r->err, from->bytes, from->name);
+    nib__from_f32(values, from->type, v->values, v->count);
+    *changed = *from;
+    changed->data = values;
+    *tensor = changed;
+    return NIB_OK;
+}
+
 /* Adds a source tensor that is only hashed, not written by itself. */
 static nib_status add_hash_only(nib_output_layout *r, const nib_tensor *from)
 {
@@ -390,6 +410,7 @@ static nib_status list_stored(nib_output_layout *r)
                                     "config implies its values");
         } else {
             NIB_TRY(find_bias(r, t, &from));
+            NIB_TRY(change_vector(r, &from));
             NIB_TRY(shift_norm(r, &from));
             NIB_TRY(copy_tensor(r, from, from->name, i));
         }

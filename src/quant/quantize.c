@@ -94,7 +94,10 @@ static void note_methods(nib_ledger *ledger)
             nib__ledger_add_note(
                 ledger, "method",
                 "%s: %zu layers; their %s is %.1f %% below that of rounding, on average", method,
-                count, m == NIB_PTQ_HQQ ? "error to the power 11/16" : "weighted squared error",
+                count,
+                m == NIB_PTQ_HQQ   ? "error to the power 11/16"
+                : m == NIB_PTQ_AWQ ? "error of the layer's output"
+                                   : "weighted squared error",
                 100 * (1 - left / (double)count));
     }
 }
@@ -119,7 +122,7 @@ static nib_status stream_all(nib_output_layout *r, nib_hash *source, nib_digest 
         nib__hasher_add(hasher, from->name, strlen(from->name) + 1);
         nib__hasher_add(hasher, nib__hash_text(text, hash.quick), 32);
         const nib_tensor *stored_tensor = nib__checkpoint_at(r->job->checkpoint, i);
-        digests[i] = from->data == stored_tensor->data /* else a norm that is shifted in memory */
+        digests[i] = from->data == stored_tensor->data /* else a norm that is changed in memory */
                          ? hash.digest
                          : nib__digest_tensor(r->job->checkpoint, stored_tensor);
     }

@@ -21,6 +21,22 @@ typedef struct nib_codes {
     double objective[2];  /* of rounding, and of these */
 } nib_codes;
 
+/* Scales that a method moved from the inputs of a weight into what makes them: element (i, j) of
+ * the weight is multiplied by rows[i] and by columns[j], and rounded to its stored type. */
+typedef struct nib_fold {
+    const float *rows, *columns; /* [n], [k]; NULL: all 1 */
+} nib_fold;
+
+/* Applies them to row i. type: the stored one. */
+void nib__fold_row(const nib_fold *fold, int64_t i, float *row, int64_t k, nib_type type);
+
+/* New values of a stored vector. */
+typedef struct nib_vector {
+    const char *name;    /* of its tensor */
+    const float *values; /* [count] exact in its stored type */
+    int64_t count;
+} nib_vector;
+
 struct nib_digests;
 
 /* One linear layer or embedding of the model. */
@@ -36,6 +52,8 @@ typedef struct nib_quantize_layer {
     int32_t act_zero;
     const float *importance; /* of choice.method: as in nib_quantizer */
     const nib_codes *codes;  /* of choice.method; NULL: the stream chooses them */
+    nib_fold fold;           /* of choice.method */
+    const double *objective; /* [2] as nib_codes.objective; NULL: the stream's, or codes' */
 } nib_quantize_layer;
 
 /* True if the weight becomes codes: neither kept nor only cast. */
@@ -76,6 +94,8 @@ typedef struct nib_quantize_job {
         const float *values;
         int64_t count;
     } extras[NIB_EXTRAS];
+    const nib_vector *vectors; /* [vector_count]: norms and biases that a method changes */
+    size_t vector_count;
     bool convert;      /* report layers as kept, with how well */
     const char *dtype; /* conversion: type asked for plain floats; NULL: not given */
     /* Adds more files to the output directory before it is renamed; NULL: none. */

@@ -102,6 +102,19 @@ static const void *source_row(const block *b, int64_t i)
     return b->rewrite->from->data + (b->first + i) * b->row_bytes;
 }
 
+void nib__fold_row(const nib_fold *fold, int64_t i, float *row, int64_t k, nib_type type)
+{
+    uint8_t stored[4];
+    if (fold->rows == NULL && fold->columns == NULL)
+        return;
+    const float whole = fold->rows != NULL ? fold->rows[i] : 1;
+    for (int64_t j = 0; j < k; j++) {
+        row[j] *= fold->columns != NULL ? whole * fold->columns[j] : whole;
+        nib__from_f32(stored, type, &row[j], 1);
+        nib__to_f32(&row[j], stored, type, 1);
+    }
+}
+
 /* Reads written row j. */
 static void read_row_into(const block *b, int64_t j, float *row)
 {
@@ -111,6 +124,7 @@ static void read_row_into(const block *b, int64_t j, float *row)
         nib__weight_row(&r->weight, from, row);
     else
         nib__to_f32(row, r->from->data + from * b->row_bytes, r->from->type, r->quantizer.k);
+    nib__fold_row(&r->layer->fold, from, row, r->quantizer.k, r->quantizer.source);
 }
 
 static float *read_row(const block *b, int worker, int64_t i)
@@ -746,6 +760,8 @@ static nib_status run_quantize(nib_stream *s, nib_rewrite *r, block *b, nib_aren
     NIB_TRY(put_scales(s, r, b, err));
     if (r->layer->codes != NULL)
         memcpy(objective, r->layer->codes->objective, sizeof objective);
+    if (r->layer->objective != NULL)
+        memcpy(objective, r->layer->objective, sizeof objective);
     if (r->line != SIZE_MAX) {
         nib_ledger_layer *line = &s->ledger->layers[r->line];
         line->sqnr_db = nib__sqnr_db(signal, error);

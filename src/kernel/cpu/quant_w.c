@@ -101,7 +101,8 @@ nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const 
                          "the method %s chooses scales of groups or rows, and %s has one scale for "
                          "the whole tensor; use rows, or the method rtn",
                          nib__ptq_names[method], nib__scheme_name(name, &q->scheme));
-    if (nib__ptq_sweeps(method) && nib__quant_family(&q->scheme) == NIB_QUANT_SUPER)
+    if ((nib__ptq_sweeps(method) || method == NIB_PTQ_AWQ) &&
+        nib__quant_family(&q->scheme) == NIB_QUANT_SUPER)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the method %s does not choose scales of super-blocks, as %s has; use "
                          "search",
@@ -112,7 +113,7 @@ nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const 
                          "the method hqq moves float zeros, and %s has none of its own; use "
                          "search, or a scheme like int4wo",
                          nib__scheme_name(name, &q->scheme));
-    q->method = method;
+    q->method = method == NIB_PTQ_AWQ ? NIB_PTQ_SEARCH : method;
     q->importance = importance;
     return NIB_OK;
 }
