@@ -48,17 +48,10 @@ static void set_depth(int depth)
 }
 
 #define TILE_CLEAR(t) __asm__ volatile("tilezero %%tmm" #t : : :)
-#define TILE_LOAD(t, p, stride)                                                                    \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t                                               \
-                     :                                                                             \
-                     : "r"(p), "r"((int64_t)(stride))                                              \
-                     : "memor"                                                                     \
-                       "y")
-#define TILE_STORE(t, p, stride)                                                                   \
-    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)"                                           \
-                     :                                                                             \
-                     : "r"(p), "r"((int64_t)(stride))                                              \
-                     : "memory")
+#define TILE_LOAD(t, p, ld)                                                                        \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t : : "r"(p), "r"((int64_t)(ld)) : "memory")
+#define TILE_STORE(t, p, ld)                                                                       \
+    __asm__ volatile("tilestored %%tmm" #t ",(%0,%1,1)" : : "r"(p), "r"((int64_t)(ld)) : "memory")
 /* sums += activations * weights, signed by unsigned bytes */
 #define TILE_PRODUCT(sums, x, w)                                                                   \
     __asm__ volatile("tdpbsud %%tmm" #w ", %%tmm" #x ", %%tmm" #sums : : :)
@@ -83,8 +76,8 @@ typedef struct amx_tile {
     bool is_first; /* of its block: sums start at 0 */
 } amx_tile;
 
-/* Products of a group with ROWS tokens, into matrix tile 0 and from there to `to` [ROWS][VECTOR].
- * `depth`: k of one product. */
+/* Products of a group with ROWS tokens, in the matrix tile `sums_tile` and from there to `to`
+ * [ROWS][VECTOR]. `depth`: k of one product. */
 #define PRODUCTS(sums_tile, x_tile, w_tile, x, ld, codes, k, depth, to)                            \
     do {                                                                                           \
         TILE_CLEAR(sums_tile);                                                                     \
