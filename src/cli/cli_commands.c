@@ -94,10 +94,10 @@ const command commands[] = {
      "nibble eval MODEL --recipe 8da4w --text book.txt --against MODEL --by-layer",
      0, 1, run_eval},
     {"verify", "MODEL", "check a checkpoint for errors",
-     "Checks hashes against the manifest, value ranges, NaN and Inf by tensor and index, and that "
-     "every tensor implied by config.json is present exactly once. With --from, makes the "
-     "checkpoint again by its receipt instead, or judges each tensor by the source if there is no "
-     "receipt. Exits 8 if it finds an error.",
+     "Compares hashes with the manifest, looks for NaN, Inf and values out of range, and checks "
+     "that every tensor that config.json asks for is there exactly once. With --from, it instead "
+     "makes the checkpoint again by its receipt, or judges each tensor by the source if there is "
+     "no receipt. Exits 8 if it finds an error.",
      "nibble verify MODEL\n"
      "nibble verify QUANTIZED --against MODEL\n"
      "nibble verify QUANTIZED --from MODEL",

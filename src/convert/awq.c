@@ -372,7 +372,7 @@ static nib_status scale_group(awq_run *w, size_t layer, nib_err *err)
     return keep(w, best, lost, err);
 }
 
-/* ---- what is said ---- */
+/* ---- notes ---- */
 
 /* Says of the sites of each reason why their inputs have no scales: every one by its name. */
 static nib_status note_unscaled(const awq_run *w, const char *const *why, nib_err *err)

@@ -22,7 +22,7 @@ typedef struct nib_fold_group {
     /* Input j takes row row_of(j) of `before`: heads of attention that share keys and values read
      * the same rows. */
     int64_t head_dim, heads_per_row; /* 1 head per row: row j */
-    const char *why;                 /* why there is no place for scales; NULL: there is */
+    const char *why;                 /* why the input cannot have scales; NULL: it can */
 } nib_fold_group;
 
 /* Whether the method chooses the codes of a layer. */

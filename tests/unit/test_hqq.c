@@ -14,58 +14,12 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+#include "quantized_rows.h"
 #include "refused.h"
-
-enum { ROWS = 6, K_MAX = 160, CELLS = ROWS * K_MAX };
 
 /* All formulas with float zeros, with and without a short last group. */
 static const char *const schemes[] = {"int4wo-g32", "int4wo-g16",      "int4wo-g64",
                                       "int4wo-row", "int4wo-tinygemm", "int4wo-ggml"};
-
-typedef struct result {
-    nib_quantizer q;
-    int8_t codes[CELLS];
-    uint8_t scales[4 * CELLS], zeros[4 * CELLS];
-    nib_quantized sums;
-    nib_weight w;
-} result;
-
-/* Heavy tails, rows of other sizes, and a group of zeros. */
-static void make_rows(float *x, nib_type source, int64_t k, unsigned seed)
-{
-    srand(seed);
-    for (int64_t i = 0; i < ROWS * k; i++) {
-        const float u = (float)rand() / (float)RAND_MAX - 0.5F;
-        const float v = (float)rand() / (float)RAND_MAX - 0.4F;
-        float value = u * v * v * powf(4, (float)(i / k) - 3) + (i / k == 2 ? 0.02F : 0);
-        uint8_t stored[4];
-        if (i >= 32 && i < 64)
-            value = 0;
-        nib__from_f32(stored, source, &value, 1);
-        nib__to_f32(&x[i], stored, source, 1);
-    }
-}
-
-static nib_status try_quantize(result *r, const char *name, nib_type source, int64_t k,
-                               const float *x, nib_ptq_method method, nib_quant_w_run run)
-{
-    nib_err err = {0};
-    const nib_scheme s = golden_scheme(name);
-    memset(r, 0, sizeof *r);
-    assert_int_equal(nib__quantizer_init(&r->q, &s, source, k, &err), NIB_OK);
-    assert_int_equal(nib__quantizer_method(&r->q, method, NULL, &err), NIB_OK);
-    r->q.run = run;
-    r->sums = (nib_quantized){.codes = r->codes, .scales = r->scales, .zeros = r->zeros};
-    NIB_TRY(nib__quantizer_quantize_rows(&r->q, x, 0, ROWS, &r->sums, &err));
-    nib__quantizer_describe_weight(&r->w, &r->q, ROWS, r->codes, r->scales, r->zeros);
-    return NIB_OK;
-}
-
-static void quantize(result *r, const char *name, nib_type source, int64_t k, const float *x,
-                     nib_ptq_method method, nib_quant_w_run run)
-{
-    assert_int_equal(try_quantize(r, name, source, k, x, method, run), NIB_OK);
-}
 
 /* The sum of |error|^(11/16) of group g of row i. */
 static double error_of(const result *r, const float *x, int64_t i, int64_t g)
@@ -90,8 +44,8 @@ static void test_no_group_is_worse(void **state)
             for (int64_t k = 128; k <= K_MAX; k += K_MAX - 128) {
                 double before = 0, after = 0;
                 make_rows(x, sources[t], k, (unsigned)(s + 100 * t));
-                quantize(&rounded, schemes[s], sources[t], k, x, NIB_PTQ_RTN, NULL);
-                quantize(&moved, schemes[s], sources[t], k, x, NIB_PTQ_HQQ, NULL);
+                quantize(&rounded, schemes[s], sources[t], k, x, NULL, NIB_PTQ_RTN, NULL);
+                quantize(&moved, schemes[s], sources[t], k, x, NULL, NIB_PTQ_HQQ, NULL);
                 for (int64_t i = 0; i < ROWS; i++)
                     for (int64_t g = 0; g < moved.q.groups; g++) {
                         const double a = error_of(&rounded, x, i, g), b = error_of(&moved, x, i, g);
@@ -120,8 +74,8 @@ static void test_codes_are_nearest(void **state)
     (void)state;
     for (size_t s = 0; s < COUNT(schemes); s++) {
         make_rows(x, NIB_TYPE_F32, 128, (unsigned)s);
-        quantize(&rounded, schemes[s], NIB_TYPE_F32, 128, x, NIB_PTQ_RTN, NULL);
-        quantize(&r, schemes[s], NIB_TYPE_F32, 128, x, NIB_PTQ_HQQ, NULL);
+        quantize(&rounded, schemes[s], NIB_TYPE_F32, 128, x, NULL, NIB_PTQ_RTN, NULL);
+        quantize(&r, schemes[s], NIB_TYPE_F32, 128, x, NULL, NIB_PTQ_HQQ, NULL);
         const int64_t size = nib__scheme_group_size(&r.q.scheme, 128);
         for (int64_t i = 0; i < ROWS; i++)
             for (int64_t j = 0; j < 128; j++) {
@@ -150,8 +104,8 @@ static void test_near_the_optimum(void **state)
     double before = 0, after = 0, least = 0;
     (void)state;
     make_rows(x, NIB_TYPE_F32, 128, 7);
-    quantize(&rounded, "int4wo-g32", NIB_TYPE_F32, 128, x, NIB_PTQ_RTN, NULL);
-    quantize(&moved, "int4wo-g32", NIB_TYPE_F32, 128, x, NIB_PTQ_HQQ, NULL);
+    quantize(&rounded, "int4wo-g32", NIB_TYPE_F32, 128, x, NULL, NIB_PTQ_RTN, NULL);
+    quantize(&moved, "int4wo-g32", NIB_TYPE_F32, 128, x, NULL, NIB_PTQ_HQQ, NULL);
     for (int64_t i = 0; i < ROWS; i++)
         for (int64_t g = 0; g < 4; g++) {
             const float s = nib__weight_scale(&rounded.w, i, g);
@@ -181,10 +135,10 @@ static void test_size_changes_no_code(void **state)
     static result one, other;
     (void)state;
     make_rows(x, NIB_TYPE_F32, 128, 5);
-    quantize(&one, "int4wo-g32", NIB_TYPE_F32, 128, x, NIB_PTQ_HQQ, NULL);
+    quantize(&one, "int4wo-g32", NIB_TYPE_F32, 128, x, NULL, NIB_PTQ_HQQ, NULL);
     for (int64_t i = 0; i < CELLS; i++)
         x[i] *= 1024;
-    quantize(&other, "int4wo-g32", NIB_TYPE_F32, 128, x, NIB_PTQ_HQQ, NULL);
+    quantize(&other, "int4wo-g32", NIB_TYPE_F32, 128, x, NULL, NIB_PTQ_HQQ, NULL);
     for (int64_t i = 0; i < ROWS * 128; i++) /* a group of zeros has the formula's smallest scale */
         if (i / 32 != 1)
             assert_int_equal(one.codes[i], other.codes[i]);
@@ -198,8 +152,8 @@ static void test_rows_agree(void **state)
     (void)state;
     for (size_t s = 0; s < COUNT(schemes); s++) {
         make_rows(x, NIB_TYPE_BF16, K_MAX, (unsigned)s);
-        quantize(&one, schemes[s], NIB_TYPE_BF16, K_MAX, x, NIB_PTQ_HQQ, NULL);
-        quantize(&other, schemes[s], NIB_TYPE_BF16, K_MAX, x, NIB_PTQ_HQQ, run);
+        quantize(&one, schemes[s], NIB_TYPE_BF16, K_MAX, x, NULL, NIB_PTQ_HQQ, NULL);
+        quantize(&other, schemes[s], NIB_TYPE_BF16, K_MAX, x, NULL, NIB_PTQ_HQQ, run);
         assert_memory_equal(one.codes, other.codes, sizeof one.codes);
         assert_memory_equal(one.scales, other.scales, sizeof one.scales);
         assert_memory_equal(one.zeros, other.zeros, sizeof one.zeros);
@@ -220,9 +174,10 @@ static void test_extremes(void **state)
             for (int64_t i = 0; i < ROWS * 128; i++)
                 x[i] = i % 3 == 0 ? values[v] : i % 3 == 1 ? -values[v] / 2 : 0;
             const nib_status status =
-                try_quantize(&rounded, schemes[s], NIB_TYPE_F32, 128, x, NIB_PTQ_RTN, NULL);
+                try_quantize(&rounded, schemes[s], NIB_TYPE_F32, 128, x, NULL, NIB_PTQ_RTN, NULL);
             assert_int_equal(
-                try_quantize(&moved, schemes[s], NIB_TYPE_F32, 128, x, NIB_PTQ_HQQ, NULL), status);
+                try_quantize(&moved, schemes[s], NIB_TYPE_F32, 128, x, NULL, NIB_PTQ_HQQ, NULL),
+                status);
             if (status != NIB_OK)
                 continue; /* no scale holds the range */
             compared++;
