@@ -41,6 +41,7 @@ enum {
 };
 
 typedef struct nib_int_layout {
+    int64_t k;                 /* of a row */
     int64_t group, groups;     /* k per group (the last may have fewer); number of groups */
     int64_t unit;              /* k per unit */
     int64_t units, last_units; /* units of a group, of the last group */

@@ -5,12 +5,15 @@
  *
  * A matrix tile has 16 rows of 64 bytes. A unit of a chunk is two tiles of weights as it lies: the
  * rows are quads of k, 16 outputs by 4 k each. A product of 16 tokens x 16 outputs with 32 k, or 64
- * where a group is a multiple of 64, is one tdpbsud. Its sums go through the L1 cache to vector
+ * where a group is a multiple of 64, is one instruction. Its sums go through the L1 cache to vector
  * registers, where a group's scale is applied as in the other rows, so all bits are the same.
  *
  * With groups of 32 that way back is the limit: a product takes 16 cycles, loading and storing its
- * tiles 20, and the arithmetic on its sums 24 to 30, and the three hardly overlap. Groups larger
- * than a chunk stay in the matrix tiles, 32 tokens x 32 outputs at a time.
+ * tiles 20, and the arithmetic on its sums as much as a conversion, a multiplication and what
+ * corrects them; the three hardly overlap. So int4 codes are unpacked without their offset, and the
+ * zero points of activations are one more product: each token's, as two bytes that add up to it,
+ * times the sums of codes. Groups larger than a chunk stay in the matrix tiles, 32 tokens x 32
+ * outputs at a time.
  *
  * The instructions are written as assembly: gcc 12 leaves out stores to the configuration before
  * its intrinsic for ldtilecfg reads it.
@@ -26,6 +29,9 @@ enum {
     VECTOR = 16, /* outputs of a matrix tile */
     FIRST_A = 4, /* matrix tiles 0 to 3 hold sums, 4 and 5 activations, 6 and 7 weights */
     FIRST_B = 6,
+    ZERO_A = 2, /* with signed codes, matrix tiles 2 and 3 hold zero points and sums of codes */
+    SUM_B = 3,
+    ZERO_BYTES = 4 * NIB_INT_PAIR_GROUP / NIB_INT_UNIT, /* of a token in ZERO_A */
     QUAD = 4 * NIB_INT_PANEL /* bytes from one row of a tile of weights to the next */
 };
 
@@ -36,13 +42,18 @@ typedef struct tile_config {
     uint8_t rows[16];
 } tile_config;
 
-/* Shapes the matrix tiles for products with `depth` k, 32 or 64. */
-static void set_depth(int depth)
+/* Shapes the matrix tiles for products with `depth` k, 32 or 64, and with `quads` of sums of codes
+ * if there are any. */
+static void set_shapes(int depth, int quads)
 {
     tile_config c = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         c.rows[i] = i < FIRST_B ? ROWS : (uint8_t)(depth / 4);
         c.row_bytes[i] = (uint16_t)(i >= FIRST_A && i < FIRST_B ? depth : 64);
+    }
+    if (quads > 0) {
+        c.row_bytes[ZERO_A] = (uint16_t)(4 * quads);
+        c.rows[SUM_B] = (uint8_t)quads;
     }
     __asm__ volatile("ldtilecfg %0" : : "m"(c));
 }
@@ -52,9 +63,11 @@ static void set_depth(int depth)
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t : : "r"(p), "r"((int64_t)(ld)) : "memory")
 #define TILE_STORE(t, p, ld)                                                                       \
     __asm__ volatile("tilestored %%tmm" #t ",(%0,%1,1)" : : "r"(p), "r"((int64_t)(ld)) : "memory")
-/* sums += activations * weights, signed by unsigned bytes */
+/* sums += activations * weights, signed by unsigned bytes, or signed by signed */
 #define TILE_PRODUCT(sums, x, w)                                                                   \
     __asm__ volatile("tdpbsud %%tmm" #w ", %%tmm" #x ", %%tmm" #sums : : :)
+#define TILE_PRODUCT_SIGNED(sums, x, w)                                                            \
+    __asm__ volatile("tdpbssd %%tmm" #w ", %%tmm" #x ", %%tmm" #sums : : :)
 
 /* ---- groups within a chunk ---- */
 
@@ -63,6 +76,7 @@ typedef struct amx_tokens {
     const int8_t *tail;         /* codes of the last tokens if they fill no tile: [ROWS][ld of x] */
     const int32_t *terms;       /* [tiles][groups][ROWS] */
     const float *scales, *sums; /* activations in blocks: the same */
+    const int8_t *zeros;        /* signed codes: [tiles][ROWS][ZERO_BYTES] */
 } amx_tokens;
 
 /* What a tile of ROWS tokens reads and writes. Rows of x are `ld` apart. */
@@ -71,20 +85,41 @@ typedef struct amx_tile {
     int64_t ld;
     const int32_t *terms;                   /* [the chunk's groups][ROWS] */
     const float *token_scales, *token_sums; /* activations in blocks: the same */
+    const int8_t *zeros;
     int32_t zero[ROWS];
     float *sums;   /* [ROWS][32] */
     bool is_first; /* of its block: sums start at 0 */
 } amx_tile;
 
-/* Products of a group with ROWS tokens, in the matrix tile `sums_tile` and from there to `to`
- * [ROWS][VECTOR]. `depth`: k of one product. */
-#define PRODUCTS(sums_tile, x_tile, w_tile, x, ld, codes, k, depth, to)                            \
+/* A group with ROWS tokens. */
+typedef struct amx_group {
+    const int8_t *x; /* codes of the first token, rows `ld` apart */
+    int64_t ld, k;
+    int64_t depth; /* k of one product */
+    const uint8_t *codes;
+    const int32_t *quads;
+    form f;
+    bool is_signed;
+} amx_group;
+
+/* k of one product of a chunk's groups. */
+NIB_INLINE int depth_of(const int_chunk *chunk) { return chunk->units % 2 == 0 ? 64 : 32; }
+
+/* Products of group g, in the matrix tile `sums_tile` and from there to `to` [ROWS][VECTOR]. */
+#define PRODUCTS(sums_tile, x_tile, w_tile, g, to)                                                 \
     do {                                                                                           \
         TILE_CLEAR(sums_tile);                                                                     \
-        for (int64_t at = 0; at < (k); at += (depth)) {                                            \
-            TILE_LOAD(x_tile, (x) + at, ld);                                                       \
-            TILE_LOAD(w_tile, (codes) + at * NIB_INT_PANEL, QUAD);                                 \
-            TILE_PRODUCT(sums_tile, x_tile, w_tile);                                               \
+        for (int64_t at = 0; at < (g).k; at += (g).depth) {                                        \
+            TILE_LOAD(x_tile, (g).x + at, (g).ld);                                                 \
+            TILE_LOAD(w_tile, (g).codes + at * NIB_INT_PANEL, QUAD);                               \
+            if ((g).is_signed)                                                                     \
+                TILE_PRODUCT_SIGNED(sums_tile, x_tile, w_tile);                                    \
+            else                                                                                   \
+                TILE_PRODUCT(sums_tile, x_tile, w_tile);                                           \
+        }                                                                                          \
+        if ((g).is_signed && (g).f == FORM_PAIR) {                                                 \
+            TILE_LOAD(3, (g).quads, QUAD);                                                         \
+            TILE_PRODUCT_SIGNED(sums_tile, 2, 3);                                                  \
         }                                                                                          \
         TILE_STORE(sums_tile, to, 4 * VECTOR);                                                     \
     } while (false)
@@ -112,14 +147,15 @@ NIB_INLINE __m512i amx_dot(const int_block *b, const int_head *head, const amx_t
 
 /* sums += scale * dot of group i of the chunk, whose products are at `from`. */
 NIB_INLINE void amx_end(const int_block *b, const int_chunk *chunk, const amx_tile *t, int64_t i,
-                        int c, const int32_t *from, __m512 sums[ROWS], form f)
+                        int c, const int32_t *from, __m512 sums[ROWS], form f, bool is_signed)
 {
     const int_head *head = &chunk->heads[i];
     const __m512 scale = _mm512_loadu_ps(head->scale + VECTOR * c);
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) {
         const __m512i products = _mm512_loadu_si512(from + VECTOR * r);
-        const __m512 dot = _mm512_cvtepi32_ps(amx_dot(b, head, t, r, i, c, products, f));
+        const __m512 dot =
+            _mm512_cvtepi32_ps(is_signed ? products : amx_dot(b, head, t, r, i, c, products, f));
         const int64_t at = i * ROWS + r;
         __m512 both = scale;
         if (is_blocks(f))
@@ -135,43 +171,64 @@ NIB_INLINE void amx_end(const int_block *b, const int_chunk *chunk, const amx_ti
 /* All groups of a chunk for column vector c. A group's sums are read one group later, when they
  * have reached the cache. */
 NIB_INLINE void amx_groups(const int_block *b, const int_chunk *chunk, const amx_tile *t, int c,
-                           form f)
+                           form f, bool is_signed)
 {
     int32_t products[2][ROWS * VECTOR] __attribute__((aligned(64)));
-    const int64_t k = chunk->units * NIB_INT_UNIT, depth = k % 64 == 0 ? 64 : 32;
-    const uint8_t *codes = chunk->codes + 64 * c;
-    const int8_t *x = t->x;
+    const int64_t k = chunk->units * NIB_INT_UNIT;
+    amx_group g = {.x = t->x,
+                   .ld = t->ld,
+                   .k = k,
+                   .depth = depth_of(chunk),
+                   .codes = chunk->codes + 64 * c,
+                   .quads = chunk->quads + VECTOR * c,
+                   .f = f,
+                   .is_signed = is_signed};
     __m512 sums[ROWS];
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++)
         sums[r] = t->is_first ? _mm512_setzero_ps()
                               : _mm512_loadu_ps(t->sums + r * NIB_INT_PANEL + VECTOR * c);
-    PRODUCTS(0, 4, 6, x, t->ld, codes, k, depth, products[0]);
+    if (is_signed && f == FORM_PAIR)
+        TILE_LOAD(2, t->zeros, ZERO_BYTES);
+    PRODUCTS(0, 4, 6, g, products[0]);
     for (int64_t i = 1; i < chunk->groups; i++) {
-        x += k;
-        codes += chunk->stride;
+        g.x += k;
+        g.codes += chunk->stride;
+        g.quads += chunk->units * NIB_INT_PANEL;
         if (i % 2 != 0)
-            PRODUCTS(1, 5, 7, x, t->ld, codes, k, depth, products[1]);
+            PRODUCTS(1, 5, 7, g, products[1]);
         else
-            PRODUCTS(0, 4, 6, x, t->ld, codes, k, depth, products[0]);
-        amx_end(b, chunk, t, i - 1, c, products[(i - 1) % 2], sums, f);
+            PRODUCTS(0, 4, 6, g, products[0]);
+        amx_end(b, chunk, t, i - 1, c, products[(i - 1) % 2], sums, f, is_signed);
     }
-    amx_end(b, chunk, t, chunk->groups - 1, c, products[(chunk->groups - 1) % 2], sums, f);
+    amx_end(b, chunk, t, chunk->groups - 1, c, products[(chunk->groups - 1) % 2], sums, f,
+            is_signed);
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++)
         _mm512_storeu_ps(t->sums + r * NIB_INT_PANEL + VECTOR * c, sums[r]);
 }
 
-static void amx_tile_groups(const int_block *b, const int_chunk *chunk, const amx_tile *t)
+/* Both column vectors, signed codes. */
+static void amx_signed(const int_block *b, const int_chunk *chunk, const amx_tile *t)
 {
     for (int c = 0; c < 2; c++)
         switch (b->f) {
-        case FORM_PLAIN: amx_groups(b, chunk, t, c, FORM_PLAIN); break;
-        case FORM_PAIR: amx_groups(b, chunk, t, c, FORM_PAIR); break;
-        case FORM_WIDE: amx_groups(b, chunk, t, c, FORM_WIDE); break;
-        case FORM_PLAIN_BIAS: amx_groups(b, chunk, t, c, FORM_PLAIN_BIAS); break;
-        case FORM_WIDE_BIAS: amx_groups(b, chunk, t, c, FORM_WIDE_BIAS); break;
-        default: amx_groups(b, chunk, t, c, FORM_BLOCKS); break;
+        case FORM_PLAIN: amx_groups(b, chunk, t, c, FORM_PLAIN, true); break;
+        case FORM_PAIR: amx_groups(b, chunk, t, c, FORM_PAIR, true); break;
+        default: amx_groups(b, chunk, t, c, FORM_BLOCKS, true); break;
+        }
+}
+
+static void amx_unsigned(const int_block *b, const int_chunk *chunk, const amx_tile *t)
+{
+    for (int c = 0; c < 2; c++)
+        switch (b->f) {
+        case FORM_PLAIN: amx_groups(b, chunk, t, c, FORM_PLAIN, false); break;
+        case FORM_PAIR: amx_groups(b, chunk, t, c, FORM_PAIR, false); break;
+        case FORM_WIDE: amx_groups(b, chunk, t, c, FORM_WIDE, false); break;
+        case FORM_PLAIN_BIAS: amx_groups(b, chunk, t, c, FORM_PLAIN_BIAS, false); break;
+        case FORM_WIDE_BIAS: amx_groups(b, chunk, t, c, FORM_WIDE_BIAS, false); break;
+        default: amx_groups(b, chunk, t, c, FORM_BLOCKS, false); break;
         }
 }
 
@@ -200,7 +257,7 @@ static void amx_part(const int_block *b, const int_chunk *chunk, int64_t k0, int
                      bool is_double)
 {
     enum { LD = 4 * NIB_INT_PANEL };
-    const int64_t k = chunk->units * NIB_INT_UNIT, depth = k % 64 == 0 ? 64 : 32;
+    const int64_t k = chunk->units * NIB_INT_UNIT, depth = depth_of(chunk);
     const uint8_t *w = chunk->codes;
     int32_t *first = b->parts + r0 * NIB_INT_PANEL, *second = first + ROWS * NIB_INT_PANEL;
     const int64_t ld = b->a->x.ld;
@@ -261,8 +318,20 @@ static size_t by_tile_bytes(const nib_linear *a, const nib_int_layout *l)
 
 static size_t prepared_bytes(const nib_linear *a, const nib_int_layout *l)
 {
+    const int64_t most = nib__round_up(nib__int_row_block_most(a->x.m, a->w->k), ROWS);
     return (size_t)nib__round_up(sizeof(amx_tokens), 64) + 3 * by_tile_bytes(a, l) +
-           (size_t)(ROWS * a->x.ld);
+           (size_t)(ROWS * a->x.ld + most * ZERO_BYTES);
+}
+
+/* Pairs of bytes that add up to -zero, of each of `rows` tokens, to [tiles][ROWS][ZERO_BYTES]. */
+static void zeros_by_tile(const int32_t *zero, int64_t rows, int8_t *to)
+{
+    memset(to, 0, (size_t)(nib__round_up(rows, ROWS) * ZERO_BYTES));
+    for (int64_t r = 0; r < rows; r++)
+        for (int i = 0; i < ZERO_BYTES; i++) {
+            const int half = -zero[r] / 2;
+            to[r * ZERO_BYTES + i] = (int8_t)(i % 2 == 0 ? half : -zero[r] - half);
+        }
 }
 
 static void prepare(int_block *b, void *room)
@@ -273,7 +342,7 @@ static void prepare(int_block *b, void *room)
     char *arrays = (char *)room + nib__round_up(sizeof(amx_tokens), 64);
     int32_t *terms = (int32_t *)(void *)arrays, *scales = terms + bytes / 4,
             *sums = scales + bytes / 4;
-    int8_t *tail = (int8_t *)(arrays + 3 * bytes);
+    int8_t *tail = (int8_t *)(arrays + 3 * bytes), *zeros = tail + ROWS * in->ld;
     if (is_blocks(b->f)) {
         by_tile(b->scaled.terms, b->rows, groups, terms);
         by_tile(b->scaled.scales, b->rows, groups, scales);
@@ -284,7 +353,10 @@ static void prepare(int_block *b, void *room)
     }
     memcpy(tail, in->codes + (b->r0 + first) * in->ld, (size_t)(rest * in->ld));
     memset(tail + rest * in->ld, 0, (size_t)((ROWS - rest) * in->ld));
-    *(amx_tokens *)room = (amx_tokens){tail, terms, (float *)scales, (float *)sums};
+    if (b->is_signed && b->f == FORM_PAIR)
+        zeros_by_tile(in->zero + b->r0, b->rows, zeros);
+    *(amx_tokens *)room =
+        (amx_tokens){tail, terms, (const float *)scales, (const float *)sums, zeros};
     b->prepared = room;
 }
 
@@ -298,12 +370,16 @@ static void multiply_groups(const int_block *b, const int_chunk *chunk, const in
                   .terms = tokens->terms + cell,
                   .token_scales = tokens->scales + cell,
                   .token_sums = tokens->sums + cell,
+                  .zeros = tokens->zeros + r * ZERO_BYTES,
                   .sums = b->sums + r * NIB_INT_PANEL,
                   .is_first = at->opens};
     if (!is_blocks(b->f))
         memcpy(t.zero, b->a->x.zero + b->r0 + r,
                (size_t)nib__min(ROWS, b->rows - r) * sizeof *t.zero);
-    amx_tile_groups(b, chunk, &t);
+    if (b->is_signed)
+        amx_signed(b, chunk, &t);
+    else
+        amx_unsigned(b, chunk, &t);
 }
 
 static void multiply_part(const int_block *b, const int_chunk *chunk, const int_place *at,
@@ -318,7 +394,8 @@ static void multiply(const int_block *b, const int_chunk *chunk, const int_place
 {
     const int64_t step = b->f == FORM_PART ? 2 * ROWS : ROWS;
     const int64_t lines = (int64_t)chunk->bytes / 64 + 1, tiles = nib__ceil_div(b->rows, step);
-    set_depth(chunk->units % 2 == 0 ? 64 : 32);
+    const int64_t quads = b->is_signed && b->f == FORM_PAIR ? chunk->units : 0;
+    set_shapes(depth_of(chunk), (int)quads);
     for (int64_t r = 0; r < b->rows; r += step) {
         const int64_t m = nib__min(step, b->rows - r), tile = r / step;
         for (int64_t i = lines * tile / tiles; i < lines * (tile + 1) / tiles; i++)
@@ -341,7 +418,7 @@ static void multiply(const int_block *b, const int_chunk *chunk, const int_place
 static void prefill_amx(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t n0,
                         int64_t n1, void *scratch)
 {
-    prefill(a, l, kind, n0, n1, ROWS, scratch);
+    prefill(a, l, kind, n0, n1, ROWS, l->bits == 4 && !l->has_zeros, scratch);
     __asm__ volatile("tilerelease" : : :);
 }
 

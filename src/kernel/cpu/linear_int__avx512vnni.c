@@ -280,7 +280,7 @@ static void prepare(int_block *b, void *room)
 void nib__int_prefill_avx512vnni(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind,
                                  int64_t n0, int64_t n1, void *scratch)
 {
-    prefill(a, l, kind, n0, n1, 1, scratch);
+    prefill(a, l, kind, n0, n1, 1, false, scratch);
 }
 
 size_t nib__linear_int_scratch_avx512vnni(const void *args)

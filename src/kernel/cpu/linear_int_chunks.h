@@ -38,7 +38,7 @@ typedef struct int_head {
     int32_t fix[2][NIB_INT_PANEL];
 } int_head;
 
-/* A chunk of one panel, ready to multiply. */
+/* A chunk of one panel, ready to multiply. Codes are unsigned, or signed: without their offset. */
 typedef struct int_chunk {
     const uint8_t *packed; /* the chunk in its panel, `bytes` long */
     size_t bytes;
@@ -46,15 +46,57 @@ typedef struct int_chunk {
     size_t stride;
     int64_t groups, units;
     const int_head *heads; /* [groups] */
+    const int32_t *quads;  /* signed codes: [groups][units][32] */
 } int_chunk;
 
 /* Scratch of one worker. */
 typedef struct int_scratch {
     uint8_t codes[CHUNK_UNITS * NIB_INT_UNIT * NIB_INT_PANEL];
     int_head heads[CHUNK_UNITS];
+    int32_t quads[CHUNK_UNITS][NIB_INT_PANEL];
     /* then, for `rows` tokens: float sums [rows][32], float totals [rows][32], int32 parts
      * [rows][32], int32 terms [rows][groups] or nib_int_scaled */
 } int_scratch;
+
+/* Four signed bytes whose products with (p, q, p, q) add up to sum * (p + q), for sums from -256 to
+ * 254. */
+NIB_INLINE __m512i quad_of(__m512i sum)
+{
+    const __m512i half = _mm512_srai_epi32(sum, 1), bytes = _mm512_set1_epi32(255);
+    const __m512i low = _mm512_and_si512(half, bytes);
+    const __m512i high = _mm512_and_si512(_mm512_sub_epi32(sum, half), bytes);
+    const __m512i both = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+    return _mm512_or_si512(both, _mm512_slli_epi32(both, 8));
+}
+
+/* Unpacks a group's int4 codes of units from k0 on to signed bytes at `out`; if `has_sums`, each
+ * unit's sum becomes its quad. */
+NIB_INLINE void load_signed(const nib_int_layout *l, const uint8_t *codes, int64_t k0,
+                            int64_t units, uint8_t *out, bool e2m1, bool has_sums,
+                            int32_t (*quads)[NIB_INT_PANEL])
+{
+    const __m512i ones = _mm512_set1_epi8(1), offset = _mm512_set1_epi8((char)l->offset);
+    for (int64_t unit = 0; unit < units; unit++) {
+        const int64_t left = l->k - k0 - unit * NIB_INT_UNIT;
+        const int some = (int)nib__min(left, NIB_INT_UNIT); /* codes past k are 0 */
+        for (int c = 0; c < 2; c++) {
+            __m512i sum = _mm512_set1_epi32(-l->offset * some);
+            for (int64_t q = 4 * unit; q < 4 * unit + 4; q++) {
+                uint8_t *to = out + q * 8 * NIB_INT_PANEL + 64 * c;
+                __m512i even, odd;
+                load_quads(codes, (int)q, c, 4, &even, &odd);
+                if (e2m1)
+                    even = e2m1_codes(even), odd = e2m1_codes(odd);
+                if (has_sums)
+                    sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, even, ones), odd, ones);
+                _mm512_storeu_si512(to, _mm512_sub_epi8(even, offset));
+                _mm512_storeu_si512(to + 4 * NIB_INT_PANEL, _mm512_sub_epi8(odd, offset));
+            }
+            if (has_sums)
+                _mm512_storeu_si512(quads[unit] + 16 * c, quad_of(sum));
+        }
+    }
+}
 
 /* Unpacks one group's units to bytes at `out`, unless they are bytes already, and adds up their
  * codes if `has_sums`. With 6 bits, one unit. */
@@ -105,22 +147,31 @@ NIB_INLINE void load_head(const nib_int_layout *l, const uint8_t *panel, int64_t
 /* Unpacks `groups` groups from g on, or `units` units from unit0 on of group g alone. */
 NIB_INLINE int_chunk load_chunk(const nib_int_layout *l, const uint8_t *panel, int64_t g,
                                 int64_t groups, int64_t unit0, int64_t units, form f, int bits,
-                                bool e2m1, int_scratch *s)
+                                bool e2m1, bool is_signed, int_scratch *s)
 {
     const size_t bytes = (size_t)(units * unit_of(f) * NIB_INT_PANEL);
     const bool has_sums = f != FORM_PLAIN && f != FORM_PLAIN_BIAS && !is_blocks(f);
     for (int64_t i = 0; i < groups; i++) {
         const uint8_t *codes = panel + nib__int_unit(l, g + i, unit0);
         __m512i sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-        if (has_sums || bits != 8)
+        if (is_signed)
+            load_signed(l, codes, (g + i) * l->group + unit0 * NIB_INT_UNIT, units,
+                        s->codes + (size_t)i * bytes, e2m1, has_sums, s->quads + i * units);
+        else if (has_sums || bits != 8)
             load_codes(codes, units * unit_of(f) / 8, s->codes + (size_t)i * bytes, bits, e2m1,
                        has_sums, sums);
         load_head(l, panel, g + i, f, bits, unit0 > 0, sums, &s->heads[i]);
     }
     const uint8_t *direct = panel + nib__int_unit(l, g, unit0);
     const size_t packed = (size_t)(groups - 1) * l->group_bytes + (size_t)units * l->unit_bytes;
-    return bits == 8 ? (int_chunk){direct, packed, direct, l->group_bytes, groups, units, s->heads}
-                     : (int_chunk){direct, packed, s->codes, bytes, groups, units, s->heads};
+    return (int_chunk){.packed = direct,
+                       .bytes = packed,
+                       .codes = bits == 8 ? direct : s->codes,
+                       .stride = bits == 8 ? l->group_bytes : bytes,
+                       .groups = groups,
+                       .units = units,
+                       .heads = s->heads,
+                       .quads = s->quads[0]};
 }
 
 static form form_of(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind)
@@ -145,6 +196,8 @@ typedef struct int_block {
     const nib_int_layout *l;
     nib_int_kind kind;
     form f;
+    bool is_signed; /* unpacked codes are */
+    bool streams;   /* y is stored past the caches */
     int64_t r0, rows, n0;
     float *sums, *totals;  /* [rows][32] */
     int32_t *parts;        /* [rows][32]: integer sums of a group with FORM_PART */
@@ -168,10 +221,12 @@ NIB_INLINE int_chunk load_form(const int_block *b, const uint8_t *panel, int64_t
                                int64_t unit0, int64_t units, form f)
 {
     if (b->l->bits == 6 && f == FORM_BLOCKS_HALF)
-        return load_chunk(b->l, panel, g, groups, unit0, units, f, 6, false, b->scratch);
-    return b->l->bits == 4
-               ? load_chunk(b->l, panel, g, groups, unit0, units, f, 4, false, b->scratch)
-               : load_chunk(b->l, panel, g, groups, unit0, units, f, 8, false, b->scratch);
+        return load_chunk(b->l, panel, g, groups, unit0, units, f, 6, false, false, b->scratch);
+    if (b->l->bits == 8)
+        return load_chunk(b->l, panel, g, groups, unit0, units, f, 8, false, false, b->scratch);
+    return b->is_signed
+               ? load_chunk(b->l, panel, g, groups, unit0, units, f, 4, false, true, b->scratch)
+               : load_chunk(b->l, panel, g, groups, unit0, units, f, 4, false, false, b->scratch);
 }
 
 static int_chunk load_panel_chunk(const int_block *b, const uint8_t *panel, int64_t g,
@@ -184,7 +239,7 @@ static int_chunk load_panel_chunk(const int_block *b, const uint8_t *panel, int6
     case FORM_BLOCKS:
         if (b->l->doubled)
             return load_chunk(b->l, panel, g, groups, unit0, units, FORM_BLOCKS, 4, true,
-                              b->scratch);
+                              b->is_signed, b->scratch);
         return load_form(b, panel, g, groups, unit0, units, FORM_BLOCKS);
     case FORM_BLOCKS_HALF: return load_form(b, panel, g, groups, unit0, units, FORM_BLOCKS_HALF);
     case FORM_PART:
@@ -197,9 +252,20 @@ static int_chunk load_panel_chunk(const int_block *b, const uint8_t *panel, int6
     return load_form(b, panel, g, groups, unit0, units, FORM_WIDE);
 }
 
+/* Whether y is larger than a core's caches and in whole lines, so that it is stored past them: then
+ * no line is read before it is written. */
+static bool streams_y(const nib_linear *a)
+{
+    enum { CACHED = 2 << 20, LINE_FLOATS = 16 };
+    return a->x.m * a->w->n * (int64_t)sizeof(float) > CACHED && a->ldy % LINE_FLOATS == 0 &&
+           (uintptr_t)a->y % (LINE_FLOATS * sizeof(float)) == 0;
+}
+
 /* Prefetches the lines of y to which the tile's tokens will be stored. */
 static void prefetch_y(const int_block *b, int64_t r, int64_t m)
 {
+    if (b->streams)
+        return;
     for (int64_t i = r; i < r + m; i++) {
         const float *y = b->a->y + (b->r0 + i) * b->a->ldy + b->n0;
         __builtin_prefetch(y, 1, 3);
@@ -247,7 +313,7 @@ static void close_tile(const int_block *b, const int_place *at, int64_t r0, int6
                 _mm512_storeu_ps(totals + 16 * c, t[c]);
         }
         if (at->last)
-            store_row(b->a, b->r0 + r, b->n0, t[0], t[1], is_blocks(b->f));
+            store_row(b->a, b->r0 + r, b->n0, t[0], t[1], is_blocks(b->f), b->streams);
     }
 }
 
@@ -321,9 +387,10 @@ NIB_INLINE size_t terms_bytes(const nib_linear *a, const nib_int_layout *l)
     return (size_t)nib__int_row_block_most(a->x.m, a->w->k) * (size_t)l->groups * sizeof(int32_t);
 }
 
-/* Outputs n0..n1 of all tokens. `tile`: tokens of every tile but the last. */
+/* Outputs n0..n1 of all tokens. `tile`: tokens of every tile but the last; `is_signed`: codes are
+ * unpacked to signed bytes where no other correction than the activations' zero points is due. */
 static void prefill(const nib_linear *a, const nib_int_layout *l, nib_int_kind kind, int64_t n0,
-                    int64_t n1, int64_t tile, void *scratch)
+                    int64_t n1, int64_t tile, bool is_signed, void *scratch)
 {
     int_scratch *s = scratch;
     const int64_t rows = nib__int_row_block(a->x.m, a->w->k), most = nib__round_up(rows, tile);
@@ -335,14 +402,17 @@ static void prefill(const nib_linear *a, const nib_int_layout *l, nib_int_kind k
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {
         int_block b = {.a = a, .l = l, .kind = kind, .f = f, .r0 = r0, .n0 = n0, .scratch = s};
         b.rows = nib__min(rows, a->x.m - r0);
+        b.is_signed = is_signed && (f == FORM_PLAIN || f == FORM_PAIR || f == FORM_BLOCKS);
         b.sums = sums, b.totals = totals, b.parts = parts, b.terms = terms;
         if (is_blocks(f))
             b.scaled = nib__int_scaled(a, l, r0, b.rows, terms);
         else
             nib__int_terms(a, l, kind, r0, b.rows, terms);
+        b.streams = streams_y(a);
         prepare(&b, (char *)terms + nib__round_up((int64_t)bytes, 64));
         prefill_block(&b, n0, n1);
     }
+    _mm_sfence(); /* streamed stores are seen before what this thread does next */
 }
 
 /* Scratch bytes of prefill, of which `terms` bytes are for the terms, and `more` for prepare(). */

@@ -15,6 +15,7 @@ nib_int_layout nib__int_layout(const nib_weight *w)
 {
     nib_int_layout l;
     const bool is_nibble = nib__code_bits(w->scheme.code) == 4;
+    l.k = w->k;
     l.heads = 0;
     l.group = nib__scheme_group_size(&w->scheme, w->k);
     l.groups = nib__scheme_groups(&w->scheme, w->k);

@@ -147,9 +147,9 @@ NIB_INLINE __m512 wide_dot(const nib_int_layout *l, __m512i dot, __m512i sum, __
 }
 
 /* Stores y[r][n0..n0+32) from totals of the row. If activations are in blocks, the totals are
- * scaled already. */
+ * scaled already. `streams`: past the caches, which takes whole lines. */
 NIB_INLINE void store_row(const nib_linear *a, int64_t r, int64_t n0, __m512 t0, __m512 t1,
-                          bool is_scaled)
+                          bool is_scaled, bool streams)
 {
     const int64_t columns = nib__min(NIB_INT_PANEL, a->w->n - n0);
     const uint32_t mask = columns == NIB_INT_PANEL ? UINT32_MAX : (1U << columns) - 1;
@@ -163,6 +163,11 @@ NIB_INLINE void store_row(const nib_linear *a, int64_t r, int64_t n0, __m512 t0,
     if (a->bias != NULL) {
         t0 = _mm512_add_ps(_mm512_maskz_loadu_ps(m0, a->bias + n0), t0);
         t1 = _mm512_add_ps(_mm512_maskz_loadu_ps(m1, a->bias + n0 + 16), t1);
+    }
+    if (streams && columns == NIB_INT_PANEL) {
+        _mm512_stream_ps(y, t0);
+        _mm512_stream_ps(y + 16, t1);
+        return;
     }
     _mm512_mask_storeu_ps(y, m0, t0);
     _mm512_mask_storeu_ps(y + 16, m1, t1);
@@ -347,7 +352,8 @@ NIB_INLINE void decode_panel(const int_panel *p, int64_t r0, int m, int columns,
     }
     for (int r = 0; r < m; r++)
         for (int c = 0; c < columns; c += 2)
-            store_row(p->a, r0 + r, p->n0 + 16 * c, total[r][c], total[r][c + 1], in_blocks(form));
+            store_row(p->a, r0 + r, p->n0 + 16 * c, total[r][c], total[r][c + 1], in_blocks(form),
+                      false);
 }
 
 /* A tile of m tokens by one panel, of one token by `panels` panels. */
