@@ -59,13 +59,48 @@ NIB_CHECKED nib_status nib_info_write(nib_model *model, nib_form form, const nib
 NIB_CHECKED nib_status nib_verify(nib_model *model, nib_model *against, nib_form form,
                                   const nib_sink *sink, nib_err *err);
 
+typedef struct nib_verify_options {
+    size_t size;
+    nib_model *against;  /* as in nib_verify; NULL: none */
+    const char *signers; /* who may sign: a file of allowed_signers, as ssh-keygen(1) describes it;
+                            NULL: who signed is not checked */
+    const char *signer;  /* who of them must have signed; NULL: any */
+    uint64_t reserved[4];
+} nib_verify_options;
+
+/* nib_verify, and the signature that nib_signature_write makes. If a statement on the files is
+ * there, compares every file with it. With signers, a missing or wrong signature, one by somebody
+ * else, and a file that was changed, removed or added afterwards are errors. NIB_UNSUPPORTED:
+ * ssh-keygen is not installed. */
+NIB_CHECKED nib_status nib_verify_with(nib_model *model, const nib_verify_options *options,
+                                       nib_form form, const nib_sink *sink, nib_err *err);
+
+typedef struct nib_signature_options {
+    size_t size;
+    const char *key; /* required: a private key of OpenSSH, or a public one whose private half an
+                        ssh-agent has */
+    bool force;      /* replace an existing signature */
+    bool dry_run;    /* only look whether key is one */
+    uint64_t reserved[4];
+} nib_signature_options;
+
+/* Signs all files of a checkpoint, given by its directory or its single file: writes
+ * model.intoto.json, an in-toto statement with their SHA-256, and model.intoto.json.sig, the SSH
+ * signature of it in the namespace "file". Runs ssh-keygen, which asks for a passphrase itself.
+ * NIB_EXISTS: there is one, and force is not set; NIB_UNSUPPORTED: ssh-keygen is not installed, or
+ * the file is one of several; NIB_FAILED: ssh-keygen cannot sign with the key. */
+NIB_CHECKED nib_status nib_signature_write(nib_engine *engine, const char *path,
+                                           const nib_signature_options *options, nib_form form,
+                                           const nib_sink *sink, nib_err *err);
+
 typedef struct nib_verify_from_options {
     size_t size;
     const char *source;    /* required: what the model was made from, as nib_model_open takes it */
     const char *calibrate; /* where the calibration text, */
     const char *imatrix;   /* the importance matrix */
     const char *tokenizer; /* and the tokenizer are now; NULL: where the receipt says */
-    uint64_t reserved[4];
+    const char *signers, *signer; /* as in nib_verify_options */
+    uint64_t reserved[2];
 } nib_verify_from_options;
 
 /* Checks a checkpoint against the receipt in its manifest (docs/quantization.md): compares the

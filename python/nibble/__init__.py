@@ -16,7 +16,8 @@ from ._generate import Generation, Piece, Stats, TokenLogprob
 from ._model import Model, ModelFacts
 from ._plan import (Plan, PlanAdvice, PlanCandidate, PlanLayer, PlanSetting, PlanUse, Reason)
 from ._reports import (Comparison, EvalResult, advise, convert, devices, eval, explain, formats,
-                       imatrix, info, kernels, models, plan, quantize, recipes, verify, verify_from)
+                       imatrix, info, kernels, models, plan, quantize, recipes, sign, verify,
+                       verify_from)
 from ._session import HIDDEN, LOGITS, Sampler, Session
 from ._tokenizer import Tokenizer
 
@@ -26,5 +27,5 @@ __all__ = [
     "PlanAdvice", "PlanCandidate", "PlanLayer", "PlanSetting", "PlanUse", "Reason", "Sampler",
     "Session", "Stats", "TokenLogprob", "Tokenizer", "Unsupported", "Usage", "__version__", "advise",
     "convert", "devices", "eval", "explain", "formats", "imatrix", "info", "kernels", "models", "plan",
-    "quantize", "recipes", "verify", "verify_from",
+    "quantize", "recipes", "sign", "verify", "verify_from",
 ]

@@ -233,9 +233,20 @@ class nib_piece(Structure):
                 ("likeliest_count", c_size_t), ("over", c_bool), ("finish", c_int)]
 
 
+class nib_verify_options(Structure):
+    _fields_ = [("size", c_size_t), ("against", c_void_p), ("signers", c_char_p),
+                ("signer", c_char_p), ("reserved", c_uint64 * 4)]
+
+
+class nib_signature_options(Structure):
+    _fields_ = [("size", c_size_t), ("key", c_char_p), ("force", c_bool), ("dry_run", c_bool),
+                ("reserved", c_uint64 * 4)]
+
+
 class nib_verify_from_options(Structure):
     _fields_ = [("size", c_size_t), ("source", c_char_p), ("calibrate", c_char_p),
-                ("imatrix", c_char_p), ("tokenizer", c_char_p), ("reserved", c_uint64 * 4)]
+                ("imatrix", c_char_p), ("tokenizer", c_char_p), ("signers", c_char_p),
+                ("signer", c_char_p), ("reserved", c_uint64 * 2)]
 
 
 class nib_budget(Structure):
@@ -470,6 +481,10 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "nib_codes_write": (c_int, [c_void_p, c_char_p, c_int, POINTER(nib_sink), POINTER(nib_err)]),
     "nib_info_write": (c_int, [c_void_p, c_int, POINTER(nib_sink), POINTER(nib_err)]),
     "nib_verify": (c_int, [c_void_p, c_void_p, c_int, POINTER(nib_sink), POINTER(nib_err)]),
+    "nib_verify_with": (c_int, [c_void_p, POINTER(nib_verify_options), c_int, POINTER(nib_sink),
+        POINTER(nib_err)]),
+    "nib_signature_write": (c_int, [c_void_p, c_char_p, POINTER(nib_signature_options), c_int,
+        POINTER(nib_sink), POINTER(nib_err)]),
     "nib_verify_from": (c_int, [c_void_p, POINTER(nib_verify_from_options), c_int,
         POINTER(nib_sink), POINTER(nib_err)]),
     "nib_quantize": (c_int, [c_void_p, POINTER(nib_quantize_options), c_int, POINTER(nib_sink),

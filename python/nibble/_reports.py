@@ -114,12 +114,14 @@ def info(path: Path, *, form: str = "json", tokenizer: Optional[Path] = None,
         model.pointer, number, sink, err))
 
 
-def verify(path: Path, against: Optional[Path] = None, *, form: str = "json",
+def verify(path: Path, against: Optional[Path] = None, *, signers: Optional[Path] = None,
+           signer: Optional[str] = None, form: str = "json",
            **options: Unpack[EngineOptions]) -> Any:
     """Checks hashes, ranges, NaN and Inf, and completeness against config.json.
 
     against: another checkpoint to compare with, tensor by tensor and, if both can run, by their
-    predictions. CheckFailed: an error was found; the exception's `report` has the report.
+    predictions. signers: who may sign it, a file of allowed_signers for ssh-keygen; signer: who of
+    them must have. CheckFailed: an error was found; the exception's `report` has the report.
 
     >>> nibble.verify("models/nibble-tales")["findings"]
     []
@@ -127,8 +129,23 @@ def verify(path: Path, against: Optional[Path] = None, *, form: str = "json",
     owner = _Owner(**options)
     model = owner.open(path, inspect=True)
     other = owner.open(against, inspect=True) if against is not None else None
-    return owner.report(form, lambda number, sink, err: lib.nib_verify(
-        model.pointer, other.pointer if other is not None else None, number, sink, err))
+    struct = fill(_api.nib_verify_options(), signers=signers, signer=signer)
+    struct.against = other.pointer if other is not None else None
+    return owner.report(form, lambda number, sink, err: lib.nib_verify_with(
+        model.pointer, byref(struct), number, sink, err))
+
+
+def sign(path: Path, key: Path, *, force: bool = False, form: str = "json",
+         **options: Unpack[EngineOptions]) -> Any:
+    """Signs all files of a checkpoint by ssh-keygen, which asks for a passphrase itself.
+
+    key: a private key of OpenSSH, or a public one whose private half an ssh-agent has. force:
+    replace an existing signature. Returns the number of files and the paths of what was written.
+    """
+    owner = _Owner(**options)
+    struct = fill(_api.nib_signature_options(), key=key, force=force)
+    return owner.report(form, lambda number, sink, err: lib.nib_signature_write(
+        owner.engine.pointer, path_of(path), byref(struct), number, sink, err))
 
 
 def verify_from(path: Path, source: Path, *, calibrate: Optional[Path] = None,

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 
 import pytest
 
@@ -84,6 +85,22 @@ def test_imatrix(tmp_path):
         nibble.quantize(TALES, tmp_path / out, "int4wo-sym", method="search", **options)
     a, b = ((tmp_path / out / "model.safetensors").read_bytes() for out in "ab")
     assert a == b
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_sign(quantized, tmp_path):
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
+    (tmp_path / "signers").write_text("alice " + (tmp_path / "key.pub").read_text())
+    signed = tmp_path / "signed"
+    shutil.copytree(quantized, signed)
+    with pytest.raises(nibble.CheckFailed):
+        nibble.verify(signed, signers=tmp_path / "signers")
+    report = nibble.sign(signed, tmp_path / "key")
+    assert report["files"] == len(list(quantized.iterdir()))
+    notes = nibble.verify(signed, signers=tmp_path / "signers", signer="alice")["notes"]
+    assert "signed by alice" in [note["text"] for note in notes if note["code"] == "signature"][0]
+    with pytest.raises(nibble.Exists):
+        nibble.sign(signed, tmp_path / "key")
 
 
 def test_verify(program_json, quantized, tmp_path):

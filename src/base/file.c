@@ -237,6 +237,12 @@ nib_path_kind nib__path_kind(const char *path)
     return nib__path_look(&kind, path, NULL) == NIB_OK ? kind : NIB_PATH_FILE;
 }
 
+bool nib__path_is_link(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+}
+
 bool nib__path_writable(const char *directory) { return access(directory, W_OK | X_OK) == 0; }
 
 const char *nib__path_directory(nib_arena *arena, const char *path)

@@ -43,6 +43,7 @@ typedef enum nib_path_kind {
 nib_path_kind nib__path_kind(const char *path);
 /* Fails if the path cannot be looked at. */
 nib_status nib__path_look(nib_path_kind *out, const char *path, nib_err *err);
+bool nib__path_is_link(const char *path);       /* a symbolic one */
 bool nib__path_writable(const char *directory); /* by its permissions */
 /* directory + "/" + name in the arena; NULL: no memory. */
 char *nib__path_join(nib_arena *arena, const char *directory, const char *name);

@@ -138,6 +138,7 @@ const nib_ledger_code nib__ledger_codes[] = {
      "that"},
     {NIB_LEDGER_NOTE, "shared-keys",
      "stored weights of layers that share the keys and values of earlier ones are not read"},
+    {NIB_LEDGER_NOTE, "signature", "who signed a checkpoint, or that nobody checked it"},
     {NIB_LEDGER_NOTE, "slower-than-bf16",
      "layers that bf16 would run faster, for one token or for a prompt"},
     {NIB_LEDGER_NOTE, "too-large", "what does not fit into memory, and what would"},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a program and reads both of its outputs as they arrive: a pipe that is full would block it.
+ * Runs a program, writes its input and reads both of its outputs as they come: a pipe that is full
+ * would block it.
  */
 #include "process.h"
 
@@ -15,15 +16,16 @@
 
 enum { PIECE = 16384, WAIT_MS = 200 };
 
+extern char **environ;
+
 typedef struct running {
     nib_process *p;
+    const nib_process_job *job;
     const char *name;
     pid_t pid;
-    int out[2], error[2]; /* pipes; -1: closed */
-    size_t capacity, limit;
+    int out[2], error[2], in[2], extra[2]; /* pipes; -1: closed */
+    size_t capacity, written;
     const nib_allocator *a;
-    bool (*keep_going)(void *ctx);
-    void *ctx;
     char line[NIB_PROCESS_LINE]; /* of standard error, so far */
     size_t line_size;
 } running;
@@ -45,40 +47,123 @@ static bool open_pipe(int ends[2])
 
 static nib_status fail_errno(const running *r, int code, const char *what, nib_err *err)
 {
-    return nib__fail(err, NIB_IO, "%s: %s: %s", r->name, what, strerror(code));
+    return nib__fail(err, code == ENOMEM ? NIB_NO_MEMORY : NIB_IO, "%s: %s: %s", r->name, what,
+                     strerror(code));
 }
 
-static nib_status start(running *r, const char *const *arguments, const char *const *environment,
-                        nib_err *err)
+/* The pipes of what the program reads. The extra one is written before it starts. */
+static nib_status open_inputs(running *r, nib_err *err)
 {
+    const nib_process_job *job = r->job;
+    if (job->input != NULL && (!open_pipe(r->in) || fcntl(r->in[1], F_SETFL, O_NONBLOCK) != 0))
+        return fail_errno(r, errno, "cannot make a pipe", err);
+    if (job->extra == NULL)
+        return NIB_OK;
+    if (job->extra_size > NIB_PROCESS_EXTRA)
+        return nib__fail(err, NIB_FAILED, "%s: %zu extra bytes are more than %d", r->name,
+                         job->extra_size, NIB_PROCESS_EXTRA);
+    if (!open_pipe(r->extra) ||
+        write(r->extra[1], job->extra, job->extra_size) != (ssize_t)job->extra_size)
+        return fail_errno(r, errno, "cannot make a pipe", err);
+    close_end(&r->extra[1]);
+    return NIB_OK;
+}
+
+/* dup2 of a descriptor to itself would keep FD_CLOEXEC: the pipe that already is number 3 is only
+ * unmarked. */
+static int pass_extra(running *r, posix_spawn_file_actions_t *actions)
+{
+    if (r->extra[0] < 0)
+        return 0;
+    if (r->extra[0] == STDERR_FILENO + 1)
+        return fcntl(r->extra[0], F_SETFD, 0) == 0 ? 0 : errno;
+    return posix_spawn_file_actions_adddup2(actions, r->extra[0], STDERR_FILENO + 1);
+}
+
+static int add_actions(running *r, posix_spawn_file_actions_t *actions)
+{
+    int code = r->in[0] >= 0 ? posix_spawn_file_actions_adddup2(actions, r->in[0], STDIN_FILENO)
+                             : posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null",
+                                                                O_RDONLY, 0);
+    if (code == 0)
+        code = posix_spawn_file_actions_adddup2(actions, r->out[1], STDOUT_FILENO);
+    if (code == 0)
+        code = posix_spawn_file_actions_adddup2(actions, r->error[1], STDERR_FILENO);
+    return code == 0 ? pass_extra(r, actions) : code;
+}
+
+static nib_status start(running *r, nib_err *err)
+{
+    static const char *const nothing[] = {NULL};
+    const nib_process_job *job = r->job;
+    const char *const *environment = job->environment != NULL ? job->environment : nothing;
     posix_spawn_file_actions_t actions;
     if (!open_pipe(r->out) || !open_pipe(r->error))
         return fail_errno(r, errno, "cannot make a pipe", err);
+    NIB_TRY(open_inputs(r, err));
     int code = posix_spawn_file_actions_init(&actions);
     if (code != 0)
         return fail_errno(r, code, "cannot start it", err);
-    code = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    if (code == 0)
-        code = posix_spawn_file_actions_adddup2(&actions, r->out[1], STDOUT_FILENO);
-    if (code == 0)
-        code = posix_spawn_file_actions_adddup2(&actions, r->error[1], STDERR_FILENO);
+    code = add_actions(r, &actions);
     if (code == 0) /* posix_spawnp does not write to the strings */
-        code = posix_spawnp(&r->pid, arguments[0], &actions, NULL, (char *const *)arguments,
-                            (char *const *)environment);
+        code =
+            posix_spawnp(&r->pid, job->arguments[0], &actions, NULL, (char *const *)job->arguments,
+                         job->inherits ? environ : (char *const *)environment);
     posix_spawn_file_actions_destroy(&actions);
     close_end(&r->out[1]);
     close_end(&r->error[1]);
+    close_end(&r->in[0]);
+    close_end(&r->extra[0]);
     if (code == 0)
         return NIB_OK;
     r->pid = -1;
-    return fail_errno(r, code, "cannot start it", err);
+    return code == ENOENT ? nib__fail(err, NIB_UNSUPPORTED, "%s is not installed", r->name)
+                          : fail_errno(r, code, "cannot start it", err);
+}
+
+/* write() without the signal that a pipe without readers raises, which would end this process. */
+static ssize_t write_quietly(int fd, const char *bytes, size_t size)
+{
+    sigset_t pipe_signal, before, pending;
+    sigemptyset(&pipe_signal);
+    sigaddset(&pipe_signal, SIGPIPE);
+    sigemptyset(&pending);
+    sigpending(&pending);
+    const bool was_pending = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+    const ssize_t got = write(fd, bytes, size);
+    const int code = errno;
+    int taken;
+    if (got < 0 && code == EPIPE && !was_pending)
+        sigwait(&pipe_signal, &taken);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = code;
+    return got;
+}
+
+/* Writes what the pipe takes of the input; closes it after the last byte, or if the program does
+ * not read on. */
+static nib_status write_some(running *r, nib_err *err)
+{
+    const nib_process_job *job = r->job;
+    const ssize_t got = write_quietly(r->in[1], (const char *)job->input + r->written,
+                                      job->input_size - r->written);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN))
+        return NIB_OK;
+    if (got < 0 && errno != EPIPE)
+        return fail_errno(r, errno, "cannot write to it", err);
+    if (got > 0)
+        r->written += (size_t)got;
+    if (got < 0 || r->written == job->input_size)
+        close_end(&r->in[1]);
+    return NIB_OK;
 }
 
 static nib_status keep_output(running *r, const char *bytes, size_t size, nib_err *err)
 {
-    if (r->p->size + size > r->limit)
+    if (r->p->size + size > r->job->limit)
         return nib__fail(err, NIB_IO, "%s: it wrote more than %zu bytes, the limit", r->name,
-                         r->limit);
+                         r->job->limit);
     void *out = r->p->out;
     const bool has_room = nib__reserve(r->a, &out, &r->capacity, r->p->size + size + 1, 1);
     r->p->out = out;
@@ -126,16 +211,20 @@ static nib_status read_some(running *r, int *fd, nib_err *err)
 
 static nib_status read_all(running *r, nib_err *err)
 {
+    const nib_process_job *job = r->job;
     while (r->out[0] >= 0 || r->error[0] >= 0) {
         struct pollfd ends[] = {{.fd = r->out[0], .events = POLLIN},
-                                {.fd = r->error[0], .events = POLLIN}};
+                                {.fd = r->error[0], .events = POLLIN},
+                                {.fd = r->in[1], .events = POLLOUT}};
         int *const fds[] = {&r->out[0], &r->error[0]};
         if (poll(ends, COUNT(ends), WAIT_MS) < 0 && errno != EINTR)
             return fail_errno(r, errno, "cannot wait for it", err);
-        for (size_t i = 0; i < COUNT(ends); i++)
+        for (size_t i = 0; i < COUNT(fds); i++)
             if (ends[i].fd >= 0 && (ends[i].revents & (POLLIN | POLLHUP | POLLERR)) != 0)
                 NIB_TRY(read_some(r, fds[i], err));
-        if (r->keep_going != NULL && !r->keep_going(r->ctx))
+        if (ends[2].fd >= 0 && (ends[2].revents & (POLLOUT | POLLHUP | POLLERR)) != 0)
+            NIB_TRY(write_some(r, err));
+        if (job->keep_going != NULL && !job->keep_going(job->ctx))
             return nib__fail(err, NIB_CANCELLED, "%s was cancelled", r->name);
     }
     end_line(r);
@@ -155,30 +244,29 @@ static void wait_for(running *r)
                                          : 127;
 }
 
-nib_status nib__process_run(nib_process *out, const char *const *arguments,
-                            const char *const *environment, size_t limit,
-                            bool (*keep_going)(void *ctx), void *ctx, const nib_allocator *a,
+nib_status nib__process_run(nib_process *out, const nib_process_job *job, const nib_allocator *a,
                             nib_err *err)
 {
-    static const char *const nothing[] = {NULL};
     *out = (nib_process){.status = 0};
     running r = {.p = out,
-                 .name = arguments[0],
+                 .job = job,
+                 .name = job->arguments[0],
                  .pid = -1,
                  .out = {-1, -1},
                  .error = {-1, -1},
-                 .limit = limit,
-                 .a = a,
-                 .keep_going = keep_going,
-                 .ctx = ctx};
+                 .in = {-1, -1},
+                 .extra = {-1, -1},
+                 .a = a};
     nib_status status = keep_output(&r, "", 0, err);
     if (status == NIB_OK)
-        status = start(&r, arguments, environment != NULL ? environment : nothing, err);
+        status = start(&r, err);
     if (status == NIB_OK)
         status = read_all(&r, err);
     for (int i = 0; i < 2; i++) {
         close_end(&r.out[i]);
         close_end(&r.error[i]);
+        close_end(&r.in[i]);
+        close_end(&r.extra[i]);
     }
     if (r.pid > 0 && status != NIB_OK)
         kill(r.pid, SIGKILL);

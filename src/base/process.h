@@ -16,14 +16,28 @@ typedef struct nib_process {
     char last_line[NIB_PROCESS_LINE]; /* last non-blank line of its standard error; may be cut */
 } nib_process;
 
-/* Runs a program, found in PATH, with an empty standard input, on the cores that the calling thread
- * may use. arguments and environment end in NULL; arguments[0] is the program. A nonzero exit
- * status is not an error here. `keep_going` (may be NULL) is called a few times a second; if it
- * returns false, the program is killed and the result is NIB_CANCELLED. NIB_IO: it cannot be
- * started, or writes more than `limit` bytes. */
-nib_status nib__process_run(nib_process *out, const char *const *arguments,
-                            const char *const *environment, size_t limit,
-                            bool (*keep_going)(void *ctx), void *ctx, const nib_allocator *a,
+typedef struct nib_process_job {
+    const char *const *arguments;   /* end in NULL; the first is the program, found in PATH */
+    const char *const *environment; /* ends in NULL; NULL: empty, unless inherits */
+    bool inherits;                  /* this process's environment, for programs of the user */
+    const void *input;              /* its standard input, [input_size]; NULL: empty */
+    size_t input_size;
+    const void *extra; /* what it can read as /dev/fd/3, [extra_size]; NULL: nothing */
+    size_t extra_size; /* at most NIB_PROCESS_EXTRA */
+    size_t limit;      /* most bytes that it may write */
+    /* Called a few times a second; if it returns false, the program is killed. NULL: never */
+    bool (*keep_going)(void *ctx);
+    void *ctx;
+} nib_process_job;
+
+/* What a pipe holds before anyone reads it, on every system (POSIX). */
+enum { NIB_PROCESS_EXTRA = 512 };
+
+/* Runs a program on the cores that the calling thread may use. A nonzero exit status is not an
+ * error here, nor a program that does not read all of its input. NIB_UNSUPPORTED: there is no such
+ * program; NIB_CANCELLED: keep_going; NIB_IO: it cannot be started, or writes more than `limit`
+ * bytes. */
+nib_status nib__process_run(nib_process *out, const nib_process_job *job, const nib_allocator *a,
                             nib_err *err);
 
 #endif

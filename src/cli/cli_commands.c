@@ -97,11 +97,23 @@ const command commands[] = {
      "Compares hashes with the manifest, looks for NaN, Inf and values out of range, and checks "
      "that every tensor that config.json asks for is there exactly once. With --from, it instead "
      "makes the checkpoint again by its receipt, or judges each tensor by the source if there is "
-     "no receipt. Exits 8 if it finds an error.",
+     "no receipt. With --signers, a missing or wrong signature, and files that were changed after "
+     "it, are errors, too. Exits 8 if it finds an error.",
      "nibble verify MODEL\n"
      "nibble verify QUANTIZED --against MODEL\n"
-     "nibble verify QUANTIZED --from MODEL",
+     "nibble verify QUANTIZED --from MODEL\n"
+     "nibble verify QUANTIZED --signers allowed_signers --signer alice@example.org",
      0, 1, run_verify},
+    {"sign", "MODEL", "sign a checkpoint",
+     "Signs all files of a checkpoint, a directory or a single file, with an SSH key: writes "
+     "MODEL/model.intoto.json, which lists them with their SHA-256, and "
+     "MODEL/model.intoto.json.sig, "
+     "the signature. Runs ssh-keygen, which asks for a passphrase itself. `nibble verify "
+     "--signers` "
+     "checks it, and so does `ssh-keygen -Y verify -n file`.",
+     "nibble sign MODEL --key ~/.ssh/id_ed25519\n"
+     "nibble verify MODEL --signers allowed_signers",
+     0, 1, run_sign},
     {"bench", "[MODEL]", "measure tokens per second and the share of the machine's limits",
      "Reports medians of prefill and decode speed, or of the steps of a training config, next to "
      "the memory bandwidth and arithmetic rate measured in the same run.",

@@ -15,7 +15,7 @@
 /* In help order. */
 const option option_table[] = {
     {"model", 'm', KIND_TEXT, AT(model), "MODEL", "path of MODEL, instead of the first argument",
-     ON_MODEL & ~ON_TRAIN},
+     (ON_MODEL & ~ON_TRAIN) | ON_SIGN},
     {"model", 'm', KIND_TEXT, AT(model), "CONFIG", "path of CONFIG, instead of the first argument",
      ON_TRAIN},
     {"recipe", 'r', KIND_TEXT, AT(recipe), "RECIPE",
@@ -129,6 +129,13 @@ const option option_table[] = {
     {"force", 'f', KIND_FLAG, AT(force), NULL, "replace OUT, a file or a model directory",
      ON_WRITE},
     {"force", 'f', KIND_FLAG, AT(force), NULL, "replace OUT, a file", ON_IMATRIX},
+    {"sign", 0, KIND_TEXT, AT(sign_key), "KEY",
+     "then sign all files of OUT with this key, as `nibble sign` does", ON_WRITE},
+    {"key", 0, KIND_TEXT, AT(sign_key), "KEY",
+     "key to sign with: a private one of OpenSSH, or a public one whose private half an ssh-agent "
+     "has",
+     ON_SIGN},
+    {"force", 'f', KIND_FLAG, AT(force), NULL, "replace an existing signature", ON_SIGN},
     {"pack", 0, KIND_FLAG, AT(pack), NULL,
      "also write OUT/nibble.pack, the weights packed for this machine's kernels, which a run maps "
      "instead of packing, and OUT/nibble.tokens, the tokenizer's tables",
@@ -166,6 +173,13 @@ const option option_table[] = {
     {"against", 0, KIND_TEXT, AT(against), "MODEL",
      "checkpoint to compare with, tensor by tensor and, if both can run, by their predictions",
      ON_VERIFY},
+    {"signers", 0, KIND_TEXT, AT(signers), "FILE",
+     "check the signature of `nibble sign` too: FILE lists who may sign, with their public keys, "
+     "as "
+     "allowed_signers of ssh-keygen",
+     ON_VERIFY},
+    {"signer", 0, KIND_TEXT, AT(signer), "NAME",
+     "with --signers: who of them must have signed (default: any)", ON_VERIFY},
     {"from", 0, KIND_TEXT, AT(from), "MODEL",
      "what the checkpoint was made from: make it again by the receipt in its nibble.json, compare "
      "every byte, and name what differs, which takes its size on the disk meanwhile; without a "

@@ -32,7 +32,9 @@ static int verify_from(nib_model *model, const settings *s)
                                              .source = s->from,
                                              .calibrate = s->calibrate,
                                              .imatrix = s->imatrix,
-                                             .tokenizer = s->tokenizer};
+                                             .tokenizer = s->tokenizer,
+                                             .signers = s->signers,
+                                             .signer = s->signer};
     nib_err err;
     const nib_sink sink = report_sink(s);
     const int status =
@@ -51,8 +53,10 @@ static int verify(nib_model *model, nib_engine *engine, const settings *s)
     int status = s->against ? open_model(&against, engine, s, s->against,
                                          (nib_model_options){.inspect = true})
                             : 0;
+    const nib_verify_options options = {
+        .size = sizeof options, .against = against, .signers = s->signers, .signer = s->signer};
     if (status == 0)
-        status = finish_report(nib_verify(model, against, form_of(s), &sink, &err), &err);
+        status = finish_report(nib_verify_with(model, &options, form_of(s), &sink, &err), &err);
     nib_model_close(against);
     return status;
 }
@@ -68,8 +72,71 @@ int run_verify(const settings *s)
                                   : first_given(inputs, sizeof inputs / sizeof *inputs);
     if (useless)
         return fail_usage("--%s has no effect with%s --from", useless, s->from ? "" : "out");
+    if (s->signer && !s->signers)
+        return fail_usage("--signer has no effect without --signers");
     return with_model(s, "`nibble verify` needs MODEL", (nib_model_options){.inspect = true},
                       verify);
+}
+
+static nib_status sign(nib_engine *engine, const char *path, const settings *s, bool dry_run,
+                       nib_form form, nib_sink sink, nib_err *err)
+{
+    const nib_signature_options options = {
+        .size = sizeof options, .key = s->sign_key, .force = s->force, .dry_run = dry_run};
+    const nib_status status = nib_signature_write(engine, path, &options, form, &sink, err);
+    clear_progress();
+    return status;
+}
+
+int run_sign(const settings *s)
+{
+    nib_engine *engine;
+    const char *path = model_path(s);
+    if (!path)
+        return fail_usage("`nibble sign` needs MODEL");
+    if (!s->sign_key)
+        return fail_usage("`nibble sign` needs a key: --key FILE, such as ~/.ssh/id_ed25519");
+    int status = open_engine(&engine, s);
+    if (status != 0)
+        return status;
+    nib_err err;
+    status = finish_report(sign(engine, path, s, false, form_of(s), report_sink(s), &err), &err);
+    nib_engine_close(engine);
+    return status;
+}
+
+/* Before OUT is written: whether --sign has a key, and something to sign. */
+static int check_sign(nib_engine *engine, const settings *s)
+{
+    if (!s->sign_key)
+        return 0;
+    if (s->dry_run)
+        return fail_usage("--sign has no effect with --dry-run");
+    nib_err err;
+    return sign(engine, NULL, s, true, NIB_FORM_TEXT, stderr_sink(), &err) == NIB_OK ? 0
+                                                                                     : fail(&err);
+}
+
+/* What --sign did is a remark: that it cannot be written changes nothing. */
+static nib_status remark(void *ctx, const char *text, size_t size)
+{
+    (void)ctx;
+    (void)fwrite(text, 1, size, stderr);
+    return NIB_OK;
+}
+
+/* Signs OUT, which is complete. The report of what was written went to stdout. */
+static int sign_output(nib_engine *engine, const settings *s)
+{
+    const char *out = s->arguments.items[s->arguments.count - 1];
+    nib_err err, whole;
+    if (!s->sign_key ||
+        sign(engine, out, s, false, NIB_FORM_TEXT, (nib_sink){.write = remark}, &err) == NIB_OK)
+        return 0;
+    whole.status = err.status;
+    snprintf(whole.text, sizeof whole.text, "%.200s is complete, but not signed: %.400s", out,
+             err.text);
+    return fail(&whole);
 }
 
 /* A number above 0 and its unit. False: it is something else. */
@@ -118,10 +185,11 @@ static int quantize(nib_model *model, nib_engine *engine, const settings *s)
                                           .budget = has_budget ? &budget : NULL};
     nib_err err;
     const nib_sink sink = report_sink(s);
-    (void)engine;
-    const int status = finish_report(nib_quantize(model, &options, form_of(s), &sink, &err), &err);
+    int status = check_sign(engine, s);
+    if (status == 0)
+        status = finish_report(nib_quantize(model, &options, form_of(s), &sink, &err), &err);
     clear_progress();
-    return status;
+    return status == 0 ? sign_output(engine, s) : status;
 }
 
 int run_quantize(const settings *s)
@@ -170,10 +238,11 @@ static int convert(nib_model *model, nib_engine *engine, const settings *s)
                                          .allow = request_of(s).allow};
     nib_err err;
     const nib_sink sink = report_sink(s);
-    (void)engine;
-    const int status = finish_report(nib_convert(model, &options, form_of(s), &sink, &err), &err);
+    int status = check_sign(engine, s);
+    if (status == 0)
+        status = finish_report(nib_convert(model, &options, form_of(s), &sink, &err), &err);
     clear_progress();
-    return status;
+    return status == 0 ? sign_output(engine, s) : status;
 }
 
 int run_convert(const settings *s)

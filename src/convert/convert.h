@@ -34,6 +34,11 @@ nib_status nib__quantize_again(nib_model *model, const nib_quantize_options *opt
 nib_status nib__convert_again(nib_model *model, const nib_convert_options *options,
                               const nib_examiner *examiner, nib_err *err);
 
+/* The check of nib_verify_from that needs no source: the signature. */
+struct nib_findings;
+nib_status nib__verify_signature(const nib_model *model, const nib_verify_from_options *options,
+                                 struct nib_findings *findings, nib_ledger *notes, nib_err *err);
+
 /* nib_verify_from of a checkpoint without a receipt: judges each of its tensors by the source's.
  * manifest: its path, or NULL if there is none. */
 nib_status nib__verify_by_source(nib_model *model, const nib_verify_from_options *options,

@@ -28,6 +28,11 @@ nib_status nib__findings_add(nib_findings *f, const char *code, const char *name
     return NIB_OK;
 }
 
+nib_status nib__findings_report(void *ctx, const char *code, const char *name, const char *text)
+{
+    return nib__findings_add(ctx, code, name, "%s", text);
+}
+
 static void json_note(nib_jsonw *w, const nib_reason *note)
 {
     nib__jsonw_object(w);

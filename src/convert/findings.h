@@ -21,6 +21,8 @@ typedef struct nib_findings {
     nib_err *err;
 } nib_findings;
 
+/* Adds a finding to the nib_findings `ctx`, as nib__signature_check reports it. */
+nib_status nib__findings_report(void *ctx, const char *code, const char *name, const char *text);
 /* Adds a finding; the name is escaped. */
 nib_status nib__findings_add(nib_findings *f, const char *code, const char *name,
                              const char *format, ...) NIB_PRINTF(4, 5);

@@ -8,6 +8,7 @@
 #include "findings.h"
 #include "public_struct.h"
 #include "receipt_options.h"
+#include "signature.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -38,6 +39,21 @@ typedef struct check {
 static const char *path_of(const nib_model *model)
 {
     return nib__checkpoint_path(model->net.checkpoint);
+}
+
+nib_status nib__verify_signature(const nib_model *model, const nib_verify_from_options *options,
+                                 nib_findings *findings, nib_ledger *notes, nib_err *err)
+{
+    const nib_engine *engine = model->engine;
+    const nib_signature_job job = {.path = path_of(model),
+                                   .signers = options->signers,
+                                   .signer = options->signer,
+                                   .report = {nib__findings_report, findings},
+                                   .notes = notes,
+                                   .callbacks = &engine->callbacks,
+                                   .arena = findings->arena,
+                                   .allocator = &engine->allocator};
+    return nib__signature_check(&job, err);
 }
 
 /* ---- the inputs ---- */
@@ -414,7 +430,9 @@ static nib_status run_check(check *c)
     note_receipt(c);
     NIB_TRY(list_files(c));
     NIB_TRY(check_inputs(c));
-    if (c->findings.count == 0)
+    const bool comparable = c->findings.count == 0;
+    NIB_TRY(nib__verify_signature(c->model, &c->options, &c->findings, &c->notes, c->err));
+    if (comparable)
         return make_again(c);
     for (size_t i = 0; i < c->file_count; i++)
         NIB_TRY(report_named(c, &c->files[i]));

@@ -342,6 +342,7 @@ static nib_status run_check(check *c, const nib_verify_from_options *o)
     if (c->source->net.checkpoint == NULL)
         return nib__fail(c->err, NIB_USAGE, "%s: is a config without weights, not a source",
                          o->source);
+    NIB_TRY(nib__verify_signature(c->model, o, &c->findings, &c->notes, c->err));
     NIB_TRY(judge_all(c));
     NIB_TRY(find_unaccounted(c));
     NIB_TRY(find_missing(c));

@@ -150,8 +150,12 @@ nib_status nib__peer_run(nib_peer_run *out, const nib_engine *engine, const nib_
     snprintf(threads, sizeof threads, "%d", nib__pool_threads(engine->pool));
     snprintf(prompt, sizeof prompt, "%" PRId64, prompt_tokens);
     snprintf(fresh, sizeof fresh, "%" PRId64, new_tokens);
-    NIB_TRY(nib__process_run(&p, arguments, peer->environment, OUTPUT_LIMIT, report_progress,
-                             (void *)engine, &engine->allocator, err));
+    const nib_process_job job = {.arguments = arguments,
+                                 .environment = peer->environment,
+                                 .limit = OUTPUT_LIMIT,
+                                 .keep_going = report_progress,
+                                 .ctx = (void *)engine};
+    NIB_TRY(nib__process_run(&p, &job, &engine->allocator, err));
     nib_status status =
         p.status == 0 ? nib__peer_parse(out, peer->program, p.out, p.size, &engine->allocator, err)
                       : nib__fail(err, NIB_FAILED, "%s ended with status %d: %s", peer->program,

@@ -148,11 +148,10 @@ static nib_status on_files_open(void *ctx, nib_err *err)
     return NIB_OK;
 }
 
-nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const nib_sink *sink,
-                      nib_err *err)
+static nib_status verify(nib_model *model, const nib_verify_options *o, nib_form form,
+                         const nib_sink *sink, nib_err *err)
 {
-    NIB_NEED(err, "model", model);
-    NIB_TRY(nib__report_check(form, sink, err));
+    const nib_model *against = o->against;
     const nib_allocator *a = &model->engine->allocator;
     NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(need_weights(model, err));
@@ -160,6 +159,8 @@ nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const
         NIB_TRY(need_weights(against, err));
     nib_verify_job job = {.checkpoint = model->net.checkpoint,
                           .against = against ? against->net.checkpoint : NULL,
+                          .signers = o->signers,
+                          .signer = o->signer,
                           .pool = model->engine->pool,
                           .callbacks = &model->engine->callbacks,
                           .allocator = a};
@@ -205,4 +206,20 @@ nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const
                          nib__checkpoint_path(model->net.checkpoint), problems,
                          problems == 1 ? " was" : "s were");
     return status;
+}
+
+nib_status nib_verify_with(nib_model *model, const nib_verify_options *options, nib_form form,
+                           const nib_sink *sink, nib_err *err)
+{
+    NIB_NEED(err, "model", model);
+    NIB_TRY(nib__report_check(form, sink, err));
+    NIB_OPTIONS(nib_verify_options, o, options, err);
+    return verify(model, &o, form, sink, err);
+}
+
+nib_status nib_verify(nib_model *model, nib_model *against, nib_form form, const nib_sink *sink,
+                      nib_err *err)
+{
+    const nib_verify_options options = {.size = sizeof options, .against = against};
+    return nib_verify_with(model, &options, form, sink, err);
 }

@@ -11,41 +11,6 @@
 
 enum { PIECE = 8 << 20 };
 
-void nib__digests_free(nib_digests *digests, const nib_allocator *a)
-{
-    nib__release(a, digests->items);
-    *digests = (nib_digests){.items = NULL};
-}
-
-nib_status nib__digests_add(nib_digests *digests, const char *name, const nib_digest *digest,
-                            const nib_allocator *a, nib_err *err)
-{
-    void *items = digests->items;
-    if (!nib__reserve(a, &items, &digests->capacity, digests->count + 1, sizeof *digests->items))
-        return nib__fail_memory(err, sizeof *digests->items, "a receipt");
-    digests->items = items;
-    digests->items[digests->count++] = (nib_named_digest){name, *digest};
-    return NIB_OK;
-}
-
-nib_status nib__digest_file(nib_digest *out, uint64_t *size, const char *path, nib_err *err)
-{
-    nib_map map;
-    nib_sha256 hash;
-    NIB_TRY(nib__map_open(&map, path, err));
-    nib__sha256_init(&hash);
-    for (uint64_t at = 0; at < map.size; at += PIECE) {
-        const uint64_t left = map.size - at, some = left < PIECE ? left : PIECE;
-        nib__sha256_add(&hash, map.at + at, (size_t)some);
-        nib__map_release(map.at + at, some);
-    }
-    *out = nib__sha256_finish(&hash);
-    *size = map.size;
-    const nib_status status = nib__map_read(&map, path, NIB_OK, err);
-    nib__map_close(&map);
-    return status;
-}
-
 nib_digest nib__digest_tensor(const nib_checkpoint *cp, const nib_tensor *tensor)
 {
     const uint64_t span = nib__tensor_span(tensor);

@@ -7,25 +7,9 @@
 #ifndef NIB_RECEIPT_H
 #define NIB_RECEIPT_H
 
+#include "digests.h"
 #include "output_layout.h"
 
-typedef struct nib_named_digest {
-    const char *name;
-    nib_digest digest;
-} nib_named_digest;
-
-typedef struct nib_digests {
-    nib_named_digest *items; /* [count], from the allocator */
-    size_t count, capacity;
-} nib_digests;
-
-void nib__digests_free(nib_digests *digests, const nib_allocator *a);
-/* The name is not copied. */
-nib_status nib__digests_add(nib_digests *digests, const char *name, const nib_digest *digest,
-                            const nib_allocator *a, nib_err *err);
-
-/* Hashes a file in pieces, whose pages it releases. */
-nib_status nib__digest_file(nib_digest *out, uint64_t *size, const char *path, nib_err *err);
 /* Of the bytes that a tensor spans in its file. */
 nib_digest nib__digest_tensor(const nib_checkpoint *cp, const nib_tensor *tensor);
 

@@ -9,6 +9,7 @@
 #include "calibration.h"
 #include "manifest.h"
 #include "name_index.h"
+#include "signature.h"
 #include "sqnr.h"
 
 #include <inttypes.h>
@@ -276,6 +277,27 @@ static nib_status report_files(verifier *v)
                                 m->path));
     }
     return NIB_OK;
+}
+
+/* ---- the signature ---- */
+
+static nib_status report_signed(void *ctx, const char *code, const char *name, const char *text)
+{
+    return add_finding(ctx, code, name, "%s", text);
+}
+
+static nib_status check_signature(verifier *v)
+{
+    const nib_verify_job *job = v->job;
+    const nib_signature_job signature = {.path = nib__checkpoint_path(job->checkpoint),
+                                         .signers = job->signers,
+                                         .signer = job->signer,
+                                         .report = {report_signed, v},
+                                         .notes = &v->ledger,
+                                         .callbacks = job->callbacks,
+                                         .arena = &v->arena,
+                                         .allocator = job->allocator};
+    return nib__signature_check(&signature, v->err);
 }
 
 /* ---- weights ---- */
@@ -771,6 +793,7 @@ static nib_status run_checks(verifier *v)
     NIB_TRY(list_entries(v));
     NIB_TRY(nib__manifest_read(&v->manifest, job->checkpoint, &v->arena, job->allocator, v->err));
     NIB_TRY(compare_files(v));
+    NIB_TRY(check_signature(v));
     if (job->files_open != NULL)
         NIB_TRY(job->files_open(job->ctx, v->err));
     NIB_TRY(check_tensors(v));

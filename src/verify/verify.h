@@ -39,6 +39,7 @@ typedef struct nib_verify_job {
     /* Vice versa: `lone_head` of the other checkpoint is `tied_head` here. NULL: as above. */
     const char *lone_head, *tied_head;
     const nib_model_distance *models; /* NULL: not requested */
+    const char *signers, *signer;     /* as in nib_signature_job */
     /* Called once when every file that the checks read is open, before they begin: no more will be
      * opened. It may fill in *models and *sandbox. NULL: nothing to do. */
     nib_status (*files_open)(void *ctx, nib_err *err);

@@ -19,6 +19,7 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_
           "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": 256, "eos_token_id": 257}
 KINDS = ["open", "read", "write", "sync", "rename", "map", "resize", "close", "make", "list", "remove", "look", "lock", "thread",
          "memory"]
+HAS_KEYGEN = shutil.which("ssh-keygen", path="/usr/bin:/bin") is not None
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
 TEXT = "The thing in the garden is the thing that sings, and then the wind is in the trees. " * 4
 TRAINING = {"model": {"name": "llama3", "dim": 32, "n_layers": 1, "n_heads": 2, "n_kv_heads": 1, "vocab_size": 288, "multiple_of": 16,
@@ -74,6 +75,12 @@ def make_fixture(build, at):
     run("nibble", "train", "train.json", "-t", "1")
     shutil.copy(at + "/out/metrics.jsonl", at + "/metrics.jsonl")
     run("nibble", "quantize", "m", "q", "--recipe", "8da4w", "--pack", "-t", "1")
+    if HAS_KEYGEN:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "key"], cwd=at, env=env, check=True)
+        with open(at + "/key.pub", encoding="utf-8") as f:
+            write(at + "/signers", "alice " + f.read())
+        shutil.copytree(at + "/q", at + "/signed")
+        run("nibble", "sign", "signed", "--key", "key")
     run("nibble", "quantize", "m", "q.gguf", "--recipe", "int8wo-g32-ggml", "--allow", "activations", "--format", "gguf", "-t", "1")
     return at
 
@@ -260,7 +267,16 @@ def cases(fixture):
     m, q = "../in/m", "../in/q"
     ggml = ("--recipe", "int8wo-g32-ggml", "--allow", "activations")
     quantize = [("torchao", "8da4w"), ("nibble", "int4wo"), ("8da4w", "8da4w"), ("compressed-tensors", "int8wo")]
+    signatures = [
+        Case("sign", "sign", "out", "--key", "../in/key", "--force", old=("q", "out"), free=("out",), statuses=[1]),
+        Case("quantize-sign", "quantize", m, "out", "--recipe", "8da4w", "--sign", "../in/key", *one, free=("out",), statuses=[1],
+             again=False),
+        Case("verify-signed", "verify", "../in/signed", "--signers", "../in/signers", *one, statuses=[8])]
+    if not HAS_KEYGEN:
+        print("skipped: signatures: ssh-keygen is not installed")
+        signatures = []
     return [
+        *signatures,
         *(Case("quantize-" + f, "quantize", m, "out", "--recipe", r, "--format", f, *one) for f, r in quantize),
         Case("quantize-gguf", "quantize", m, "out.gguf", *ggml, "--format", "gguf", *one),
         Case("quantize-file", "quantize", m + "/model.safetensors", "out.safetensors", "--recipe", "int8wo", *one),

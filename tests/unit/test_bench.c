@@ -191,7 +191,8 @@ static nib_status run_shell(nib_process *p, const char *script, size_t limit,
 {
     const char *const arguments[] = {"/bin/sh", "-c", script, NULL};
     const nib_allocator a = nib__allocator_default();
-    return nib__process_run(p, arguments, NULL, limit, goes_on, NULL, &a, err);
+    const nib_process_job job = {.arguments = arguments, .limit = limit, .keep_going = goes_on};
+    return nib__process_run(p, &job, &a, err);
 }
 
 static bool never(void *ctx)
@@ -227,6 +228,54 @@ static void a_program_gives_its_output_status_and_last_line(void **state)
     nib__release(&a, p.out);
 }
 
+/* More than a pipe holds; less than is given; and nothing of it. */
+static void a_program_reads_its_input(void **state)
+{
+    (void)state;
+    enum { SIZE = 1 << 20 };
+    static const char *const scripts[] = {"tr a b | wc -c", "head -c 7 | tr a b", "echo none"};
+    static const char *const outputs[] = {"1048576\n", "bbbbbbb", "none\n"};
+    const nib_allocator a = nib__allocator_default();
+    char *input = nib__calloc(&a, SIZE, 1);
+    memset(input, 'a', SIZE);
+    for (size_t i = 0; i < COUNT(scripts); i++) {
+        const char *const arguments[] = {"/bin/sh", "-c", scripts[i], NULL};
+        const nib_process_job job = {.arguments = arguments,
+                                     .inherits = true,
+                                     .input = input,
+                                     .input_size = SIZE,
+                                     .limit = 100};
+        nib_process p;
+        nib_err err;
+        assert_int_equal(nib__process_run(&p, &job, &a, &err), NIB_OK);
+        assert_string_equal(p.out, outputs[i]);
+        nib__release(&a, p.out);
+    }
+    nib__release(&a, input);
+}
+
+static void a_program_reads_a_second_input(void **state)
+{
+    (void)state;
+    const char *const arguments[] = {"/bin/sh", "-c", "cat - /dev/fd/3", NULL};
+    const nib_allocator a = nib__allocator_default();
+    const char extra[NIB_PROCESS_EXTRA + 1] = "two";
+    nib_process_job job = {.arguments = arguments,
+                           .inherits = true,
+                           .input = "one ",
+                           .input_size = 4,
+                           .extra = extra,
+                           .extra_size = 3,
+                           .limit = 100};
+    nib_process p;
+    nib_err err;
+    assert_int_equal(nib__process_run(&p, &job, &a, &err), NIB_OK);
+    assert_string_equal(p.out, "one two");
+    nib__release(&a, p.out);
+    job.extra_size = sizeof extra;
+    refused(NIB_FAILED, nib__process_run(&p, &job, &a, &err), &err);
+}
+
 static void a_program_that_fails_is_an_error(void **state)
 {
     (void)state;
@@ -234,7 +283,8 @@ static void a_program_that_fails_is_an_error(void **state)
     const nib_allocator a = nib__allocator_default();
     nib_process p;
     nib_err err;
-    refused(NIB_IO, nib__process_run(&p, missing, NULL, 100, NULL, NULL, &a, &err), &err);
+    const nib_process_job job = {.arguments = missing, .limit = 100};
+    refused(NIB_UNSUPPORTED, nib__process_run(&p, &job, &a, &err), &err);
     refused(NIB_IO, run_shell(&p, "while :; do echo much; done", 1000, NULL, &err), &err);
     refused(NIB_CANCELLED, run_shell(&p, "while :; do :; done", 100, never, &err), &err);
     assert_null(p.out);
@@ -323,6 +373,8 @@ int main(void)
         cmocka_unit_test(json_of_peers_is_parsed),
         cmocka_unit_test(other_output_of_peers_is_refused),
         cmocka_unit_test(a_program_gives_its_output_status_and_last_line),
+        cmocka_unit_test(a_program_reads_its_input),
+        cmocka_unit_test(a_program_reads_a_second_input),
         cmocka_unit_test(a_program_that_fails_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

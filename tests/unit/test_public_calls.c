@@ -136,6 +136,16 @@ static nib_status call_verify_from(const void *options)
     return nib_verify_from(on.model, options, NIB_FORM_TEXT, &nowhere, &err);
 }
 
+static nib_status call_verify_with(const void *options)
+{
+    return nib_verify_with(on.model, options, NIB_FORM_TEXT, &nowhere, &err);
+}
+
+static nib_status call_signature(const void *options)
+{
+    return nib_signature_write(on.engine, "never", options, NIB_FORM_TEXT, &nowhere, &err);
+}
+
 static nib_status call_imatrix(const void *options)
 {
     return nib_imatrix_write(on.model, options, NIB_FORM_TEXT, &nowhere, &err);
@@ -238,7 +248,9 @@ static const options_case cases[] = {
     OPTIONS(nib_budget, call_quantize_budget, NIB_USAGE),          /* no number */
     OPTIONS(nib_request, call_quantize_request, NIB_USAGE),        /* no recipe */
     OPTIONS(nib_convert_options, call_convert, NIB_USAGE),         /* no output */
+    OPTIONS(nib_verify_options, call_verify_with, NIB_OK),
     OPTIONS(nib_verify_from_options, call_verify_from, NIB_USAGE), /* no source */
+    OPTIONS(nib_signature_options, call_signature, NIB_USAGE),     /* no key */
     OPTIONS(nib_imatrix_options, call_imatrix, NIB_USAGE),         /* no output */
     OPTIONS(nib_eval_options, call_eval, NIB_USAGE),               /* no text */
     OPTIONS(nib_bench_options, call_bench, NIB_USAGE), /* more tokens than the context */
@@ -340,6 +352,7 @@ static void test_unknown_forms(void **state)
     const nib_convert_options convert = {.out = "never", .format = "nibble"};
     const nib_imatrix_options imatrix = {.out = "never", .calibrate = "never"};
     const nib_verify_from_options from = {.source = "never"};
+    const nib_signature_options signature = {.key = "never"};
     (void)state;
     for (size_t i = 0; i < COUNT(forms); i++) {
         const nib_form f = forms[i];
@@ -354,7 +367,9 @@ static void test_unknown_forms(void **state)
             nib_train_keys_write(on.engine, f, &nowhere, &err),
             nib_info_write(on.model, f, &nowhere, &err),
             nib_verify(on.model, NULL, f, &nowhere, &err),
+            nib_verify_with(on.model, NULL, f, &nowhere, &err),
             nib_verify_from(on.model, &from, f, &nowhere, &err),
+            nib_signature_write(on.engine, "never", &signature, f, &nowhere, &err),
             nib_quantize(on.model, &quantize, f, &nowhere, &err),
             nib_convert(on.model, &convert, f, &nowhere, &err),
             nib_imatrix_write(on.model, &imatrix, f, &nowhere, &err),
