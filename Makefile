@@ -45,7 +45,7 @@ STRICT  := -Wconversion
 OPT     ?= $(if $(SAN),-O1 -g1,-O2 -g)
 # All folders of the library; make arm-programs builds only the first few.
 FOLDERS := base kernel kernel/cpu kernel/gpu device container checkpoint checkpoint/dialect verify quant graph plan model model/arch \
-           tokenizer template constrain handle planner session measure convert advise api train
+           tokenizer template constrain handle planner step session measure convert advise api train
 MODULES := $(FOLDERS)
 # CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the builder's: they are added to what the project needs.
 # Files and times of 64 bits on 32-bit processors; elsewhere the macros would only rename calls.
