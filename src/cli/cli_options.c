@@ -98,7 +98,9 @@ const option option_table[] = {
      "search (the scale of each group with the least squared error, in which inputs count by their "
      "mean square on the --calibrate text), gptq (search, and each code makes up for the errors of "
      "those before it; needs --calibrate), qronos (gptq, and the codes of each layer also make up "
-     "for the errors of the layers before it; takes several times as long), hqq (the float zero "
+     "for the errors of the layers before it; takes several times as long), learn (qronos, and "
+     "then the scales are trained until the logits are closer to those of the model as stored; "
+     "takes longest), hqq (the float zero "
      "of each group with which few weights lose much and most little; for schemes like int4wo), or "
      "awq (search, after scales of inputs were folded into what makes them, where a layer's output "
      "then loses less; needs --calibrate)",

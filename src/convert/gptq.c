@@ -11,6 +11,7 @@
  */
 #include "convert.h"
 #include "gptq_run.h"
+#include "learn.h"
 #include "plan_handle.h"
 #include "quantizer.h"
 
@@ -34,7 +35,7 @@ static bool is_part(const nib_gptq_run *g, size_t site)
 
 bool nib__gptq_is_paired(const nib_gptq_run *g, size_t site)
 {
-    return g->job->layers[site].choice.method == NIB_PTQ_QRONOS && nib__gptq_is_coded(g, site) &&
+    return nib__ptq_pairs(g->job->layers[site].choice.method) && nib__gptq_is_coded(g, site) &&
            !is_part(g, site);
 }
 
@@ -319,6 +320,28 @@ static nib_status code_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t
     return NIB_OK;
 }
 
+/* Learns new scales, and runs the beginning of the text with them. */
+static nib_status learn(nib_gptq_run *g, nib_err *err)
+{
+    const size_t part = nib__learn_part(g);
+    if (!nib__learn_has(g))
+        return NIB_OK;
+    if (!nib__gptq_store_has(g->store, part, NULL))
+        NIB_TRY(nib__learn(g, err));
+    NIB_TRY(use_part(g, part, 0, g->model->net.site_count, err));
+    g->coded.count = g->rounded.count;
+    for (int64_t l = 0; l < g->model->net.config.layers; l++) {
+        size_t begin, end;
+        nib__gptq_find_sites(g, l, &begin, &end);
+        nib__gptq_cost_of(&g->cost, g, begin, end);
+        NIB_TRY(nib__gptq_load_sites(g, begin, end, err));
+        NIB_TRY(load_codes(g, begin, end, err));
+        NIB_TRY(nib__gptq_run_layer(g, &g->coded, (size_t)l, false, err));
+        nib__gptq_unload_sites(g, begin, end);
+    }
+    return NIB_OK;
+}
+
 static double count_all(nib_gptq_run *g)
 {
     const int64_t layers = g->model->net.config.layers;
@@ -332,7 +355,9 @@ static double count_all(nib_gptq_run *g)
         sum += nib__gptq_layer_cost(g, &cost, nib__gptq_store_has(g->store, (size_t)l, NULL));
     }
     nib__gptq_cost_of(&cost, g, head, head + 1);
-    return sum + nib__gptq_head_cost(g, &cost, nib__gptq_store_has(g->store, (size_t)layers, NULL));
+    return sum +
+           nib__gptq_head_cost(g, &cost, nib__gptq_store_has(g->store, (size_t)layers, NULL)) +
+           nib__learn_cost(g);
 }
 
 static nib_status code_layers(nib_gptq_run *g, nib_err *err)
@@ -348,6 +373,7 @@ static nib_status code_layers(nib_gptq_run *g, nib_err *err)
         NIB_TRY(code_layer(g, (size_t)l, begin, end, err));
     }
     NIB_TRY(code_head(g, err));
+    NIB_TRY(learn(g, err));
     NIB_TRY(nib__gptq_check(g, err));
     NIB_TRY(nib__gptq_count(g, g->total, err));
     g->job->seconds = (double)(nib__now_ns() - start) * 1e-9;
@@ -481,8 +507,8 @@ static nib_status open_store(nib_gptq_run *g, nib_type dtype, nib_err *err)
     nib__text_init(&key, a);
     nib_status status = write_key(&key, g, dtype, err);
     if (status == NIB_OK)
-        status = nib__gptq_store_open(&g->store, g->job->out, key.at,
-                                      (size_t)g->model->net.config.layers + 1, &other, a, err);
+        status = nib__gptq_store_open(&g->store, g->job->out, key.at, nib__learn_part(g) + 1,
+                                      &other, a, err);
     nib__text_free(&key);
     g->job->store = g->store;
     if (status == NIB_OK)
@@ -545,12 +571,13 @@ static void note_unpaired(const nib_gptq_run *g)
     size_t count = 0;
     for (size_t i = 0; i < g->model->net.site_count; i++)
         count += nib__gptq_is_coded(g, i) && is_part(g, i) &&
-                 g->job->layers[i].choice.method == NIB_PTQ_QRONOS;
+                 nib__ptq_pairs(g->job->layers[i].choice.method);
     if (count > 0)
         nib__ledger_add_note(g->job->ledger, "method",
-                             "qronos: %zu layers are experts or heads, whose inputs have no "
-                             "counterpart in the model as stored, so they are coded as by gptq",
-                             count);
+                             "%s: %zu layers are experts or heads, whose inputs have no "
+                             "counterpart in the model as stored, so they are coded as by gptq%s",
+                             g->job->name, count,
+                             nib__learn_has(g) ? ", before their scales are learned" : "");
 }
 
 /* Decides whether the codes are used, and says by which numbers. */
@@ -641,8 +668,9 @@ static void name_method(const nib_gptq_run *g)
 {
     nib_ptq_method method = NIB_PTQ_GPTQ;
     for (size_t i = 0; i < g->model->net.site_count; i++)
-        if (nib__gptq_is_coded(g, i) && g->job->layers[i].choice.method == NIB_PTQ_QRONOS)
-            method = NIB_PTQ_QRONOS;
+        if (nib__gptq_is_coded(g, i) && nib__ptq_pairs(g->job->layers[i].choice.method) &&
+            method != NIB_PTQ_LEARN)
+            method = g->job->layers[i].choice.method;
     g->job->name = nib__ptq_names[method];
 }
 
@@ -658,6 +686,8 @@ nib_status nib__gptq_with_text(nib_gptq_run *g, nib_gptq_job run, void *ctx, nib
                          "the method %s runs a layer at a time, and the last %lld layers of this "
                          "model read the keys of earlier ones; use the method search",
                          g->job->name, (long long)g->model->net.config.shared_layers);
+    if (nib__learn_has(g))
+        NIB_TRY(nib__learn_check(g, err));
     NIB_TRY(nib_model_tokenizer(&tokenizer, g->model, err));
     nib_status status = nib_plan_open(&plan, g->model, &as_stored, err);
     if (status == NIB_OK) {

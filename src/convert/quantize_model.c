@@ -73,7 +73,7 @@ static nib_status default_method(nib_ptq_method *out, const nib_quantize_options
     if (o->method == NULL || nib__ptq_parse(out, o->method))
         return NIB_OK;
     return nib__fail(err, NIB_USAGE,
-                     "method \"%.40s\" is not one of rtn, search, gptq, hqq, qronos, awq",
+                     "method \"%.40s\" is not one of rtn, search, gptq, hqq, qronos, awq, learn",
                      o->method);
 }
 
@@ -340,12 +340,15 @@ static nib_status calibrate(work *w, nib_err *err)
     const char *text = w->options->calibrate, *imatrix = w->options->imatrix;
     const bool is_static = nib__recipe_needs_calibration(w->recipe);
     const size_t scaled = count_method(w, NIB_PTQ_AWQ), qronos = count_method(w, NIB_PTQ_QRONOS),
-                 coded = count_method(w, NIB_PTQ_GPTQ) + qronos,
+                 learned = count_method(w, NIB_PTQ_LEARN),
+                 coded = count_method(w, NIB_PTQ_GPTQ) + qronos + learned,
                  searched = scaled + count_method(w, NIB_PTQ_SEARCH);
     if (coded > 0 && !text)
         return nib__fail(err, NIB_USAGE,
                          "the method %s needs a text to calibrate with; give --calibrate TEXT",
-                         nib__ptq_names[qronos > 0 ? NIB_PTQ_QRONOS : NIB_PTQ_GPTQ]);
+                         nib__ptq_names[learned > 0  ? NIB_PTQ_LEARN
+                                        : qronos > 0 ? NIB_PTQ_QRONOS
+                                                     : NIB_PTQ_GPTQ]);
     if (imatrix && searched == 0)
         return nib__fail(err, NIB_USAGE,
                          "--imatrix %s has no effect: no layer is quantized by --method search",

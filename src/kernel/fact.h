@@ -126,13 +126,20 @@ typedef enum nib_ptq_method {
     NIB_PTQ_HQQ,    /* to nearest, under the float zero with the least sum of |error|^(11/16) */
     NIB_PTQ_QRONOS, /* as GPTQ, for the outputs of the model as stored */
     NIB_PTQ_AWQ,    /* as SEARCH, after scales of inputs were folded into what makes them */
+    NIB_PTQ_LEARN,  /* as QRONOS, then moved along gradients */
     NIB_PTQ_COUNT
 } nib_ptq_method;
 
 /* Whether a method takes the second moments of a layer's inputs: src/convert/gptq.h. */
 NIB_INLINE bool nib__ptq_sweeps(nib_ptq_method method)
 {
-    return method == NIB_PTQ_GPTQ || method == NIB_PTQ_QRONOS;
+    return method == NIB_PTQ_GPTQ || method == NIB_PTQ_QRONOS || method == NIB_PTQ_LEARN;
+}
+
+/* Whether a method starts at codes for the outputs of the model as stored. */
+NIB_INLINE bool nib__ptq_pairs(nib_ptq_method method)
+{
+    return method == NIB_PTQ_QRONOS || method == NIB_PTQ_LEARN;
 }
 
 /* X(id, kind, key, owner, noun, names of its values or NULL) */

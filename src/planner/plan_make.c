@@ -393,12 +393,13 @@ static void report_generation(nib_plan *p)
 /* Says which layers a run would refuse to load, because they are quantized with a text. */
 static void note_calibration(nib_plan *p)
 {
-    size_t by_gptq = 0, by_qronos = 0, by_awq = 0, static_acts = 0;
+    size_t by_gptq = 0, by_qronos = 0, by_awq = 0, by_learn = 0, static_acts = 0;
     for (size_t i = 0; i < p->model->net.site_count; i++) {
         const nib_scheme *done = &p->assignment.layers[i].done;
         by_gptq += p->layers[i].method == NIB_PTQ_GPTQ;
         by_qronos += p->layers[i].method == NIB_PTQ_QRONOS;
         by_awq += p->layers[i].method == NIB_PTQ_AWQ;
+        by_learn += p->layers[i].method == NIB_PTQ_LEARN;
         static_acts +=
             done->act == NIB_ACT_I8_STATIC && !nib__scheme_is_quantized(&p->layers[i].stored);
     }
@@ -408,6 +409,7 @@ static void note_calibration(nib_plan *p)
     } of[] = {{by_gptq, "method", "gptq"},
               {by_qronos, "method", "qronos"},
               {by_awq, "method", "awq"},
+              {by_learn, "method", "learn"},
               {static_acts, "activations", "static activation scales"}};
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++)
         if (of[i].count > 0)

@@ -61,16 +61,26 @@ typedef struct nib_step_fake {
     const nib_kernel *act; /* quantizes the input; NULL: inputs stay float */
 } nib_step_fake;
 
+/* What a micro-batch makes small in place of the cross-entropy of its targets. */
+typedef struct nib_step_loss {
+    /* The loss of token t from the last values of the graph, out [columns]. If `gradient`, replaces
+     * them by `scale` times its gradient. Called by any thread. NULL: the cross-entropy */
+    float (*of_token)(void *ctx, int64_t t, float *out, int64_t columns, float scale,
+                      bool gradient);
+    void *ctx;
+} nib_step_loss;
+
 typedef struct nib_step_options {
     int64_t batch, length; /* sequences of a micro-batch, tokens of each */
     nib_ac checkpointing;
+    nib_step_loss loss;
     bool sizes_only; /* allocate nothing and run nothing: only nib__step_bytes */
 } nib_step_options;
 
 /* A micro-batch: packed sequences cut into documents. */
 typedef struct nib_micro_batch {
     int64_t m, documents;
-    const int32_t *ids, *targets; /* [m]; a target of -1 is ignored */
+    const int32_t *ids, *targets; /* [m]; a target of -1 is ignored. A loss of its own reads none */
     const int32_t *start;         /* [documents + 1] first token of each; the last is m */
 } nib_micro_batch;
 

@@ -397,8 +397,38 @@ static void run_embed_dw(nib_step *s, const nib_train_node *n)
     nib__step_run_parts(s, n->row, &a, n->columns, LINE);
 }
 
+typedef struct own_loss {
+    const nib_step *s;
+    const nib_train_node *n;
+} own_loss;
+
+static void job_own_loss(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const own_loss *l = ctx;
+    const nib_step *s = l->s;
+    const nib_step_loss *loss = &s->options.loss;
+    (void)worker;
+    for (int64_t t = begin; t < end; t++)
+        rows(s, l->n->out[1])[t] =
+            loss->of_token(loss->ctx, t, rows(s, l->n->out[0]) + t * ld(s, l->n->out[0]),
+                           l->n->columns, s->scale, s->gradients != NULL);
+}
+
+static void run_own_loss(nib_step *s, const nib_train_node *n)
+{
+    own_loss l = {s, n};
+    if (s->rows.is_part)
+        job_own_loss(&l, 0, s->rows.first, s->rows.end);
+    else
+        nib__pool_run(s->engine->pool, s->m, 1, false, job_own_loss, &l);
+}
+
 static void run_xent(nib_step *s, const nib_train_node *n)
 {
+    if (s->options.loss.of_token != NULL) {
+        run_own_loss(s, n);
+        return;
+    }
     const nib_xent a = {.x = rows(s, n->out[0]),
                         .target = s->batch->targets,
                         .loss = rows(s, n->out[1]),

@@ -107,6 +107,11 @@ nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const 
                          "the method %s does not choose scales of super-blocks, as %s has; use "
                          "search",
                          nib__ptq_names[method], nib__scheme_name(name, &q->scheme));
+    if (method == NIB_PTQ_LEARN && nib__codes[q->scheme.code].element == NIB_ELEMENT_E4M3)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "the method learn moves codes of integers and of 4-bit floats, and %s has "
+                         "8-bit floats, of which rounding loses little; use qronos or gptq",
+                         nib__scheme_name(name, &q->scheme));
     if (method == NIB_PTQ_HQQ &&
         (q->scheme.zero != NIB_ZERO_FLOAT || nib__quant_family(&q->scheme) == NIB_QUANT_SUPER))
         return nib__fail(err, NIB_UNSUPPORTED,
