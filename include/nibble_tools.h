@@ -146,10 +146,10 @@ typedef struct nib_quantize_options {
      * for the errors of those before it, by the second moments of the inputs on `calibrate`, layer
      * by layer on the activations of the quantized layers before; "qronos", whose codes also make
      * up for what those layers changed of the inputs; "learn", whose scales are then trained, so
-     * that the logits on `calibrate` come closer to those of the model as stored; "hqq", the float zero with the least sum of
-     * |error|^(11/16), for schemes with float zeros; "awq", "search" after scales of inputs were
-     * folded into the norms or rows that make them, chosen by what a layer's output on `calibrate`
-     * loses. NULL: "rtn" */
+     * that the logits on `calibrate` come closer to those of the model as stored; "hqq", the float
+     * zero with the least sum of |error|^(11/16), for schemes with float zeros; "awq", "search"
+     * after scales of inputs were folded into the norms or rows that make them, chosen by what a
+     * layer's output on `calibrate` loses. NULL: "rtn" */
     const char *method;
     /* llama.cpp's importance matrix, for the method search instead of a text; NULL: none */
     const char *imatrix;

@@ -580,6 +580,19 @@ static void note_unpaired(const nib_gptq_run *g)
                              nib__learn_has(g) ? ", before their scales are learned" : "");
 }
 
+/* Says which layers learn cannot move. */
+static void note_fixed(const nib_gptq_run *g)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < g->model->net.site_count; i++)
+        count += nib__learn_fixes(g, i);
+    if (count > 0)
+        nib__ledger_add_note(g->job->ledger, "method",
+                             "learn: scales of %zu layers are powers of two, which do not move, so "
+                             "these layers are coded as by qronos",
+                             count);
+}
+
 /* Decides whether the codes are used, and says by which numbers. */
 static void compare_with_rounding(const nib_gptq_run *g)
 {
@@ -633,6 +646,7 @@ static nib_status run_model(nib_gptq_run *g, const nib_plan *plan, nib_err *err)
     if (status == NIB_OK) {
         note_inputs(g);
         note_unpaired(g);
+        note_fixed(g);
         compare_with_rounding(g);
     }
     for (size_t i = 0; g->inputs != NULL && i < g->model->net.site_count; i++)

@@ -15,7 +15,7 @@ static float stored_value(const void *from, nib_type type, int64_t at)
     return value;
 }
 
-bool nib__scales_moves(const nib_quantizer *q) { return q->scale_type != NIB_TYPE_E8M0; }
+bool nib__scales_move_in(const nib_quantizer *q) { return q->scale_type != NIB_TYPE_E8M0; }
 
 nib_status nib__scales_open(nib_scales *out, const nib_quantizer *q, int64_t n,
                             const nib_codes *codes, nib_arena *arena, nib_err *err)

@@ -21,7 +21,7 @@ typedef struct nib_scales {
 } nib_scales;
 
 /* Whether the scales of a scheme can move: powers of two are too far apart. */
-bool nib__scales_moves(const nib_quantizer *q);
+bool nib__scales_move_in(const nib_quantizer *q);
 /* Starts at codes of n rows, which must outlive it. Allocates in the arena. */
 nib_status nib__scales_open(nib_scales *out, const nib_quantizer *q, int64_t n,
                             const nib_codes *codes, nib_arena *arena, nib_err *err);

@@ -24,8 +24,8 @@ typedef struct nib_slice {
     bool is_open[2]; /* plan, step */
 } nib_slice;
 
-/* Whether a decoder layer reads nothing but what the layer before it left, one value [tokens][width],
- * and leaves one. layer: config.layers for what follows the layers. */
+/* Whether a decoder layer reads nothing but what the layer before it left, one value
+ * [tokens][width], and leaves one. layer: config.layers for what follows the layers. */
 bool nib__slice_has(const nib_network *net, int64_t layer);
 /* NIB_UNSUPPORTED, for a layer of which that is not true. */
 nib_status nib__slice_fail(int64_t layer, nib_err *err);

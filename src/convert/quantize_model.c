@@ -326,15 +326,6 @@ static void finish_gptq(work *w)
     w->gptq.store = NULL;
 }
 
-/* Hashes the files that codes depend on, before they are read. */
-static nib_status hash_inputs(work *w, bool uses_text, nib_err *err)
-{
-    const nib_quantize_options *o = w->options;
-    NIB_TRY(nib__asked_file(&w->asked.text, uses_text ? o->calibrate : NULL, err));
-    NIB_TRY(nib__asked_file(&w->asked.imatrix, o->imatrix, err));
-    return nib__asked_tokenizer(&w->asked.tokenizer, w->model->tokenizer_path, &w->arena, err);
-}
-
 static nib_status calibrate(work *w, nib_err *err)
 {
     const char *text = w->options->calibrate, *imatrix = w->options->imatrix;
@@ -343,12 +334,13 @@ static nib_status calibrate(work *w, nib_err *err)
                  learned = count_method(w, NIB_PTQ_LEARN),
                  coded = count_method(w, NIB_PTQ_GPTQ) + qronos + learned,
                  searched = scaled + count_method(w, NIB_PTQ_SEARCH);
+    const nib_ptq_method coding = learned > 0  ? NIB_PTQ_LEARN
+                                  : qronos > 0 ? NIB_PTQ_QRONOS
+                                               : NIB_PTQ_GPTQ;
     if (coded > 0 && !text)
         return nib__fail(err, NIB_USAGE,
                          "the method %s needs a text to calibrate with; give --calibrate TEXT",
-                         nib__ptq_names[learned > 0  ? NIB_PTQ_LEARN
-                                        : qronos > 0 ? NIB_PTQ_QRONOS
-                                                     : NIB_PTQ_GPTQ]);
+                         nib__ptq_names[coding]);
     if (imatrix && searched == 0)
         return nib__fail(err, NIB_USAGE,
                          "--imatrix %s has no effect: no layer is quantized by --method search",
@@ -370,7 +362,8 @@ static nib_status calibrate(work *w, nib_err *err)
             "--calibrate TEXT");
     NIB_TRY(nib__awq_check(w->layers, w->model->net.site_count, text, err));
     if (!w->options->dry_run)
-        NIB_TRY(hash_inputs(w, uses_text, err));
+        NIB_TRY(nib__asked_inputs(&w->asked, uses_text ? text : NULL, imatrix,
+                                  w->model->tokenizer_path, &w->arena, err));
     if (imatrix)
         NIB_TRY(use_imatrix(w, err));
     if (!text)

@@ -23,6 +23,14 @@ nib_status nib__asked_tokenizer(nib_asked_file *out, const char *path, nib_arena
     return nib__digest_file(&out->digest, &out->size, file, err);
 }
 
+nib_status nib__asked_inputs(nib_asked *asked, const char *text, const char *imatrix,
+                             const char *tokenizer, nib_arena *arena, nib_err *err)
+{
+    NIB_TRY(nib__asked_file(&asked->text, text, err));
+    NIB_TRY(nib__asked_file(&asked->imatrix, imatrix, err));
+    return nib__asked_tokenizer(&asked->tokenizer, tokenizer, arena, err);
+}
+
 static void put_file(nib_jsonw *w, const char *key, const nib_asked_file *file)
 {
     char text[NIB_DIGEST_TEXT];

@@ -34,6 +34,9 @@ nib_status nib__asked_file(nib_asked_file *out, const char *path, nib_err *err);
 /* The same for the file that a tokenizer path means. */
 nib_status nib__asked_tokenizer(nib_asked_file *out, const char *path, nib_arena *arena,
                                 nib_err *err);
+/* Both for the files that codes depend on, before they are read. NULL: none. */
+nib_status nib__asked_inputs(nib_asked *asked, const char *text, const char *imatrix,
+                             const char *tokenizer, nib_arena *arena, nib_err *err);
 /* nib_quantize_job.receipt; asked: a nib_asked. */
 void nib__asked_json(const void *asked, nib_jsonw *w);
 
