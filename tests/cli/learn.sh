@@ -2,7 +2,7 @@
 #
 # nibble quantize --method learn: less is lost than by qronos; the same bytes for any threads and after a kill, and again from the
 # receipt; what it refuses, and what it leaves as qronos has it.
-head -c 3000 "$MODEL/heldout.txt" >text.txt
+head -c 2000 "$MODEL/heldout.txt" >text.txt
 cp -r "$MODEL" m
 kl() { tr -s ' \n' ' ' <"$1" | sed -n 's/.*note: [a-z]*: KL divergence from the stored weights on the text.s first [0-9]* tokens \([0-9.e-]*\) nats.*/\1/p'; }
 # less WHAT LIMIT: learn's divergence is below this part of qronos'
