@@ -58,6 +58,5 @@ check 'codes of mxfp4 are those of qronos' cmp q/model.safetensors q2/model.safe
 # refusals
 refused 2 '*the method learn needs a text*' quantize m r --recipe int4wo-sym --method learn
 refused 3 '*learn moves *8-bit floats*use qronos or gptq' quantize m r --recipe fp8wo --method learn --calibrate text.txt
-refused 3 '*does not choose scales of super-blocks*' quantize m r --recipe q4_k --format gguf --method learn --calibrate text.txt
 check 'no codes of what is refused' [ ! -e r.codes ]
 rm -rf m want q q2 out out2 err text.txt
