@@ -153,7 +153,8 @@ NIB_INLINE strip strip_add(strip sum, double x, const double *y)
 NIB_INLINE void strip_store(double *to, strip sum) { memcpy(to, sum.v, sizeof sum.v); }
 #endif
 
-/* Subtracts from a strip of the panel's columns, for `rows` rows. */
+/* Subtracts from a strip of the panel's columns, for `rows` rows. Of the panel's own rows, what is
+ * below the diagonal stays. */
 NIB_INLINE void subtract_from(const nib_moments_panel *a, int64_t row, int rows, int64_t column)
 {
     strip sum[PANEL_ROWS];
@@ -168,7 +169,7 @@ NIB_INLINE void subtract_from(const nib_moments_panel *a, int64_t row, int rows,
         double each[NIB_MOMENTS_STRIP];
         double *h = a->h + (row + i) * a->k + a->first + column;
         strip_store(each, sum[i]);
-        for (int64_t j = 0; j < count; j++)
+        for (int64_t j = nib__max(0, row + i - a->first - column); j < count; j++)
             h[j] -= each[j];
     }
 }
