@@ -21,11 +21,12 @@ nib_status nib__quantize_where(struct nib_quant_device **out, nib_ledger *ledger
 nib_status nib__quantize_for(nib_plan **out, nib_ledger *ledger, nib_model *model,
                              const nib_quantize_options *options, nib_err *err);
 
-/* Sees an output that is then removed: nib_quantize_job.examine. */
+/* Sees an output that is then removed: nib_quantize_job.examine. ascending: nib_gptq.ascending. */
 typedef struct nib_examiner {
     nib_status (*examine)(void *ctx, const char *place, const struct nib_digests *outputs,
                           nib_err *err);
     void *ctx;
+    bool ascending;
 } nib_examiner;
 /* nib_quantize and nib_convert into a directory beside options->out, for the examiner. Options and
  * model are as those calls take them; nothing is reported. */

@@ -39,6 +39,12 @@ bool nib__gptq_is_paired(const nib_gptq_run *g, size_t site)
            !is_part(g, site);
 }
 
+nib_order_rule nib__gptq_order(const nib_gptq_run *g, size_t site)
+{
+    return nib__order_of(&g->job->layers[site].choice.scheme, g->model->net.sites[site].k,
+                         g->job->ascending);
+}
+
 size_t nib__gptq_stage_end(const nib_gptq_run *g, size_t site, size_t end)
 {
     const size_t owner = nib__gptq_owner(g, site);
@@ -443,9 +449,11 @@ static nib_status hash_recipe(nib_hash *out, const nib_gptq_run *g, nib_err *err
         const nib_quantize_layer *l = &g->job->layers[i];
         if (!nib__gptq_is_coded(g, i))
             continue;
-        const char *method = nib__ptq_names[l->choice.method];
+        const char *method = nib__ptq_names[l->choice.method],
+                   *order = nib__order_names[nib__gptq_order(g, i).kind];
         nib__scheme_name(name, &l->choice.scheme);
         nib__hasher_add(hasher, method, strlen(method) + 1);
+        nib__hasher_add(hasher, order, strlen(order) + 1);
         nib__hasher_add(hasher, l->name, strlen(l->name) + 1);
         nib__hasher_add(hasher, name, strlen(name) + 1);
         nib__hasher_add(hasher, nib__type_name(l->choice.scale_type),
@@ -605,6 +613,21 @@ static void compare_with_rounding(const nib_gptq_run *g)
         g->job->keeps_rounding ? ": worse, so all its layers are rounded to nearest instead" : "");
 }
 
+/* Counts the layers that have codes by the order of their inputs, and says it. */
+static void note_orders(const nib_gptq_run *g)
+{
+    static const char *const words[NIB_INPUTS_ORDERS] = {
+        "as stored", "by groups, those with the largest squares first",
+        "one by one, those with the largest squares first"};
+    for (size_t i = 0; i < g->model->net.site_count && !g->job->keeps_rounding; i++)
+        if (g->job->layers[i].codes != NULL)
+            g->job->orders[nib__gptq_order(g, i).kind]++;
+    for (int i = 0; i < NIB_INPUTS_ORDERS; i++)
+        if (g->job->orders[i] != 0)
+            nib__ledger_add_note(g->job->ledger, "method", "%s: inputs of %zu layers are coded %s",
+                                 g->job->name, g->job->orders[i], words[i]);
+}
+
 /* ---- opening ---- */
 
 static nib_status allocate(nib_gptq_run *g, nib_arena *arena, nib_err *err)
@@ -648,6 +671,7 @@ static nib_status run_model(nib_gptq_run *g, const nib_plan *plan, nib_err *err)
         note_unpaired(g);
         note_fixed(g);
         compare_with_rounding(g);
+        note_orders(g);
     }
     for (size_t i = 0; g->inputs != NULL && i < g->model->net.site_count; i++)
         nib__gptq_release(g, i);

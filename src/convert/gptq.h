@@ -7,6 +7,7 @@
 #ifndef NIB_GPTQ_H
 #define NIB_GPTQ_H
 
+#include "gptq_order.h"
 #include "gptq_store.h"
 #include "session_handle.h"
 
@@ -15,10 +16,12 @@ enum { NIB_GPTQ_TOKENS = 65536 }; /* of the text at most */
 /* What to do, and what came of it. */
 typedef struct nib_gptq {
     int64_t tokens;             /* of the text at most; nib__gptq sets it */
+    size_t *orders;             /* [NIB_INPUTS_ORDERS] result: layers coded in each order */
     nib_quantize_layer *layers; /* [site_count] those of the method get their codes */
     const nib_request *request; /* dtype and context of the calibration */
     const char *text;           /* path */
     const char *out;            /* path of the output, beside which the store is */
+    bool ascending;             /* inputs are coded as stored: nib__order_of */
     nib_ledger *ledger;
     nib_arena *arena;
     const char *name;      /* result: qronos if a layer has that method, else gptq; for notes */

@@ -198,43 +198,82 @@ static void take_factor(factoring *f, nib_gptq_factor *out, nib_pool *pool)
         out->diagonal[j] *= out->diagonal[j];
 }
 
-nib_status nib__gptq_factor(nib_gptq_factor *out, double *h, int64_t k, const char *name,
-                            const nib_moments_rows *rows, nib_pool *pool, nib_arena *arena,
-                            nib_err *err)
+/* Memory for a factor. */
+static nib_status allocate_factor(nib_gptq_factor *f, int threads, nib_arena *arena, nib_err *err)
 {
-    const size_t n = (size_t)k;
-    double mean = 0;
-    double *diagonal = nib__arena_take(arena, n, sizeof *diagonal),
-           *after = nib__arena_take(arena, n * NIB_MOMENTS_PANEL, sizeof *after);
-    *out = (nib_gptq_factor){.factor = nib__arena_take(arena, n * n, sizeof *out->factor),
-                             .diagonal = nib__arena_take(arena, n, sizeof *out->diagonal),
-                             .importance = nib__arena_take(arena, n, sizeof *out->importance),
-                             .damping = NIB_GPTQ_DAMPING};
-    if (!diagonal || !after || !out->factor || !out->diagonal || !out->importance)
-        return nib__fail_memory(err, n * n * sizeof *out->factor, name);
+    const size_t n = (size_t)f->k;
+    f->factor = nib__arena_take(arena, n * n, sizeof *f->factor);
+    f->diagonal = nib__arena_take(arena, n, sizeof *f->diagonal);
+    f->after = nib__arena_take(arena, n * NIB_MOMENTS_PANEL, sizeof *f->after);
+    f->order = nib__arena_take(arena, n, sizeof *f->order);
+    f->place = nib__arena_take(arena, n, sizeof *f->place);
+    f->from = nib__arena_take(arena, n, sizeof *f->from);
+    f->ranked = nib__arena_take(arena, n, sizeof *f->ranked);
+    f->room = nib__arena_take(arena, n * ((size_t)threads + 1), sizeof *f->room);
+    f->visited = nib__arena_take(arena, n, sizeof *f->visited);
+    return f->factor && f->diagonal && f->after && f->order && f->place && f->from && f->ranked &&
+                   f->room && f->visited
+               ? NIB_OK
+               : nib__fail_memory(err, n * n * sizeof *f->factor, f->name);
+}
+
+nib_status nib__gptq_moments(nib_gptq_factor *out, double *h, int64_t k, const char *name,
+                             nib_pool *pool, nib_arena *arena, nib_err *err)
+{
+    *out = (nib_gptq_factor){.name = name,
+                             .h = h,
+                             .k = k,
+                             .squares = nib__arena_take(arena, (uint64_t)k, sizeof *out->squares),
+                             .importance =
+                                 nib__arena_take(arena, (uint64_t)k, sizeof *out->importance)};
+    if (!out->squares || !out->importance)
+        return nib__fail_memory(err, (uint64_t)k * sizeof *out->squares, name);
     for (int64_t i = 0; i < k; i++) {
-        diagonal[i] = h[i * k + i];
-        mean += diagonal[i] / (double)k;
+        out->squares[i] = h[i * k + i];
+        out->mean += out->squares[i] / (double)k;
     }
-    if (!isfinite(mean))
+    if (!isfinite(out->mean))
         return nib__fail(err, NIB_CHECK_FAILED,
                          "%s: its input is not finite on the calibration text; `nibble verify` "
                          "finds the tensor that holds NaN or Inf",
                          name);
-    if (!(mean > 0)) { /* any codes are as good */
-        out->factor = NULL;
+    if (!(out->mean > 0)) /* any codes are as good */
         return NIB_OK;
-    }
     for (int64_t j = 0; j < k; j++)
-        out->importance[j] = (float)fmax(diagonal[j] / mean, 0x1p-20);
-    factoring f = {.h = h, .k = k};
-    copy_triangles(&f, pool, false);
+        out->importance[j] = (float)fmax(out->squares[j] / out->mean, 0x1p-20);
+    NIB_TRY(allocate_factor(out, nib__pool_threads(pool), arena, err));
+    for (int64_t j = 0; j < k; j++)
+        out->order[j] = out->place[j] = j;
+    copy_triangles(&(factoring){.h = h, .k = k}, pool, false);
+    return NIB_OK;
+}
+
+/* Moves the moments, both of whose triangles are whole, into the order of a rule. */
+static void order_moments(nib_gptq_factor *f, nib_order_rule rule, nib_pool *pool)
+{
+    nib__order_inputs(f->order, rule, f->squares, f->k, f->ranked);
+    for (int64_t j = 0; j < f->k; j++)
+        f->from[j] = f->place[f->order[j]];
+    for (int64_t j = 0; j < f->k; j++)
+        f->place[f->order[j]] = j;
+    nib__order_moments(f->h, f->from, f->k, f->room, f->visited, pool);
+}
+
+nib_status nib__gptq_factor(nib_gptq_factor *out, nib_order_rule rule, const nib_moments_rows *rows,
+                            nib_pool *pool, nib_err *err)
+{
+    const int64_t k = out->k;
+    factoring f = {.h = out->h, .k = k};
+    if (out->damping > 0) /* the upper triangle is that of an earlier factor */
+        copy_triangles(&f, pool, true);
+    order_moments(out, rule, pool);
+    out->damping = NIB_GPTQ_DAMPING;
     for (int i = 0; i < TRIES; i++, out->damping *= 10) {
         if (i > 0)
             copy_triangles(&f, pool, true);
         for (int64_t j = 0; j < k; j++)
-            h[j * k + j] = diagonal[j] + out->damping * mean;
-        if (nib__moments_factor(h, k, after, rows, pool)) {
+            out->h[j * k + j] = out->squares[out->order[j]] + out->damping * out->mean;
+        if (nib__moments_factor(out->h, k, out->after, rows, pool)) {
             take_factor(&f, out, pool);
             return NIB_OK;
         }
@@ -242,7 +281,7 @@ nib_status nib__gptq_factor(nib_gptq_factor *out, double *h, int64_t k, const ch
     return nib__fail(err, NIB_CHECK_FAILED,
                      "%s: the second moments of its input are not positive definite, even with %g "
                      "times their mean added to the diagonal",
-                     name, out->damping / 10);
+                     out->name, out->damping / 10);
 }
 
 /* ---- codes ---- */
@@ -366,6 +405,9 @@ static nib_status code_site(nib_gptq_run *g, nib_gptq_codes *out, const nib_gptq
         .q = &q,
         .rows = s.weights,
         .k = out->k,
+        .order = f->order,
+        .place = f->place,
+        .scales_first = nib__order_has_scales_first(nib__gptq_order(g, site), out->k),
         .factor = f->factor,
         .diagonal = f->diagonal,
         .difference = nib__gptq_is_paired(g, site) ? f->difference : NULL,
@@ -393,54 +435,89 @@ static nib_status swap_in(nib_gptq_run *g, const nib_gptq_codes *codes, nib_err 
     return nib__gptq_load(g, (size_t)codes->site, &codes->codes, err);
 }
 
-/* Takes the difference of an input, in f32. */
+/* Takes the difference of an input, in f32 and in the order of the factor. */
 static nib_status take_difference(nib_gptq_factor *f, const nib_gptq_input *in, nib_arena *arena,
                                   nib_err *err)
 {
-    const uint64_t count = (uint64_t)in->k * (uint64_t)in->k;
-    f->difference = NULL;
+    const int64_t k = in->k;
+    const uint64_t count = (uint64_t)k * (uint64_t)k;
     if (in->difference == NULL)
         return NIB_OK;
-    f->difference = nib__arena_take(arena, count, sizeof *f->difference);
+    if (f->difference == NULL)
+        f->difference = nib__arena_take(arena, count, sizeof *f->difference);
     if (f->difference == NULL)
         return nib__fail_memory(err, count * sizeof *f->difference, "moments of an input");
-    for (uint64_t i = 0; i < count; i++)
-        f->difference[i] = (float)in->difference[i];
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t j = 0; j < k; j++)
+            f->difference[i * k + j] = (float)in->difference[f->order[i] * k + f->order[j]];
     return NIB_OK;
 }
 
-/* Codes the sites that read one input, and writes their codes. */
+/* Codes a site, and writes its codes. */
+static nib_status put_site(nib_gptq_run *g, size_t site, int64_t tokens, const nib_gptq_factor *f,
+                           nib_err *err)
+{
+    const nib_site *at = &g->model->net.sites[site];
+    nib_gptq_codes codes = {.site = site, .n = at->n, .k = at->k, .tokens = tokens};
+    nib_arena own;
+    nib__arena_init(&own, &g->model->engine->allocator, 0);
+    nib_status status = code_site(g, &codes, f, &own, err);
+    if (status != NIB_OK)
+        (void)nib__fail_in(err, status, at->name);
+    else
+        status = nib__gptq_store_put(g->store, &codes, err);
+    if (status == NIB_OK && g->stage[1] != SIZE_MAX)
+        status = swap_in(g, &codes, err);
+    nib__arena_free(&own);
+    return status;
+}
+
+/* The coded site after `site` whose input is owner's and whose order is, or is not, this one; end:
+ * there is none. */
+static size_t next_site(const nib_gptq_run *g, size_t owner, size_t site, size_t end,
+                        nib_order_rule rule, bool same)
+{
+    for (; site < end && nib__gptq_owner(g, site) == owner; site++) {
+        const nib_order_rule other = nib__gptq_order(g, site);
+        if (nib__gptq_is_coded(g, site) &&
+            same == (other.kind == rule.kind && other.group == rule.group))
+            return site;
+    }
+    return end;
+}
+
+/* Codes the sites that read one input, those of each order together. */
+static nib_status code_sites(nib_gptq_run *g, nib_gptq_factor *f, size_t owner, size_t end,
+                             nib_arena *arena, nib_err *err)
+{
+    nib_gptq_input *in = &g->inputs[owner];
+    nib_pool *pool = g->model->engine->pool;
+    for (size_t first = owner; first < end && nib__gptq_owner(g, first) == owner; first++) {
+        const nib_order_rule rule = nib__gptq_order(g, first);
+        if (!nib__gptq_is_coded(g, first) || next_site(g, owner, owner, end, rule, true) < first)
+            continue;
+        NIB_TRY(nib__gptq_factor(f, rule, g->rows, pool, err));
+        NIB_TRY(take_difference(f, in, arena, err));
+        if (next_site(g, owner, owner, end, rule, false) == end) /* the only order */
+            nib__gptq_release(g, owner);
+        for (size_t site = first; site < end; site = next_site(g, owner, site + 1, end, rule, true))
+            NIB_TRY(put_site(g, site, in->tokens, f, err));
+    }
+    return NIB_OK;
+}
+
+/* Codes the sites that read one input, and releases its moments. */
 static nib_status code_input(nib_gptq_run *g, size_t owner, size_t end, nib_err *err)
 {
-    const nib_allocator *a = &g->model->engine->allocator;
     nib_gptq_input *in = &g->inputs[owner];
-    const char *name = g->job->layers[owner].name;
     nib_gptq_factor f;
     nib_arena arena;
-    nib__arena_init(&arena, a, 0);
-    nib_status status =
-        nib__gptq_factor(&f, in->h, in->k, name, g->rows, g->model->engine->pool, &arena, err);
-    if (status == NIB_OK)
-        status = take_difference(&f, in, &arena, err);
+    nib__arena_init(&arena, &g->model->engine->allocator, 0);
+    nib_status status = nib__gptq_moments(&f, in->h, in->k, g->job->layers[owner].name,
+                                          g->model->engine->pool, &arena, err);
+    if (status == NIB_OK && f.factor != NULL)
+        status = code_sites(g, &f, owner, end, &arena, err);
     nib__gptq_release(g, owner);
-    for (size_t site = owner; status == NIB_OK && f.factor != NULL && site < end; site++) {
-        const nib_site *at = &g->model->net.sites[site];
-        nib_gptq_codes codes = {.site = site, .n = at->n, .k = at->k, .tokens = in->tokens};
-        nib_arena own;
-        if (nib__gptq_owner(g, site) != owner)
-            break;
-        if (!nib__gptq_is_coded(g, site))
-            continue;
-        nib__arena_init(&own, a, 0);
-        status = code_site(g, &codes, &f, &own, err);
-        if (status != NIB_OK)
-            (void)nib__fail_in(err, status, at->name);
-        else
-            status = nib__gptq_store_put(g->store, &codes, err);
-        if (status == NIB_OK && g->stage[1] != SIZE_MAX)
-            status = swap_in(g, &codes, err);
-        nib__arena_free(&own);
-    }
     nib__arena_free(&arena);
     return status;
 }

@@ -79,6 +79,8 @@ bool nib__gptq_is_coded(const nib_gptq_run *run, size_t site);
 /* Whether the method of a site is qronos, and its tokens are those of the text: an expert's depend
  * on the codes before it, so that they have no counterpart in the model as stored. */
 bool nib__gptq_is_paired(const nib_gptq_run *run, size_t site);
+/* The order in which a site's inputs are coded. */
+nib_order_rule nib__gptq_order(const nib_gptq_run *run, size_t site);
 /* Ends the stage that begins with a site: one input, or all experts. */
 size_t nib__gptq_stage_end(const nib_gptq_run *run, size_t site, size_t end);
 /* The first of the sites with the same input. */
@@ -120,18 +122,30 @@ void nib__gptq_release(nib_gptq_run *run, size_t site);
 
 /* What coding a row needs of an input. */
 typedef struct nib_gptq_factor {
-    float *factor;     /* [k][k] of nib_quant_sweep; NULL: all inputs are 0 */
-    double *diagonal;  /* [k] */
-    float *importance; /* [k] */
-    float *difference; /* [k][k] of nib_quant_sweep, for qronos; NULL: 0 */
-    double damping;    /* share of the mean diagonal that was added */
+    const char *name;      /* of a layer that reads it, for messages */
+    double *h;             /* [k][k] its moments, in this order; the upper triangle is lost */
+    double *squares, mean; /* [k] their diagonal as stored, and its mean */
+    float *importance;     /* [k] as nib_quantizer */
+    int64_t k;
+    int64_t *order, *place; /* [k] of nib_quant_sweep */
+    float *factor;          /* [k][k] of nib_quant_sweep; NULL: all inputs are 0 */
+    double *diagonal;       /* [k] of nib_quant_sweep */
+    float *difference;      /* [k][k] of nib_quant_sweep, for qronos; NULL: 0 */
+    double damping;         /* share of the mean diagonal that was added; 0: not factored yet */
+    /* room */
+    double *after, *room;
+    int64_t *from;
+    nib_ranked *ranked;
+    bool *visited;
 } nib_gptq_factor;
-/* Factors the moments h [k][k], of which i <= j are read, and which are lost. name: of the layer,
- * for messages. NIB_CHECK_FAILED: they are not finite, or not positive definite even with 10 times
- * their mean on the diagonal. */
-nib_status nib__gptq_factor(nib_gptq_factor *out, double *h, int64_t k, const char *name,
-                            const nib_moments_rows *rows, nib_pool *pool, nib_arena *arena,
-                            nib_err *err);
+/* Reads the moments h [k][k], of which i <= j are given, and which stay in use and are lost.
+ * NIB_CHECK_FAILED: they are not finite. */
+nib_status nib__gptq_moments(nib_gptq_factor *out, double *h, int64_t k, const char *name,
+                             nib_pool *pool, nib_arena *arena, nib_err *err);
+/* Factors them in the order of a rule, as often as wanted. NIB_CHECK_FAILED: they are not positive
+ * definite even with 10 times their mean on the diagonal. */
+nib_status nib__gptq_factor(nib_gptq_factor *out, nib_order_rule rule, const nib_moments_rows *rows,
+                            nib_pool *pool, nib_err *err);
 
 /* Codes the sites [begin, end) from the moments of their inputs, which are released, into the part
  * of the store that was begun. In a stage, loads the codes, and keeps the stored weights in

@@ -249,11 +249,12 @@ static nib_status use_imatrix(work *w, nib_err *err)
     return status;
 }
 
-/* Gives codes that an examiner sees a store of their own, and removes what is in it: codes that lie
- * on the disk prove nothing. */
+/* Codes that an examiner sees: in its order, and in a store of their own, whose old content is
+ * removed, because codes that lie on the disk prove nothing. */
 static nib_status use_new_store(work *w, nib_err *err)
 {
     const char *other;
+    w->gptq.ascending = w->examiner->ascending;
     w->gptq.out = nib__ledger_text(&w->ledger, "%s.verify", w->out);
     if (w->gptq.out == NULL)
         return nib__fail_memory(err, strlen(w->out), "a path");
@@ -276,6 +277,7 @@ static nib_status run_gptq(work *w, const char *text, nib_err *err)
     w->gptq.out = w->out;
     w->gptq.ledger = &w->ledger;
     w->gptq.arena = &w->arena;
+    w->gptq.orders = w->asked.orders;
     if (w->examiner != NULL)
         NIB_TRY(use_new_store(w, err));
     NIB_TRY(nib__gptq(&w->gptq, w->model, err));
@@ -700,22 +702,6 @@ static void note_biases(nib_ledger *ledger, const void *ctx)
     nib__report_biases(ledger, ctx, bias_reason);
 }
 
-/* What the receipt says was asked. */
-static void note_asked(work *w, const char *format, struct nib_quant_device *device)
-{
-    const nib_quantize_options *o = w->options;
-    const nib_request *r = o->request;
-    w->asked = (nib_asked){.recipe = nib__recipe_source(w->recipe),
-                           .method = o->method,
-                           .format = format,
-                           .bias = r->bias,
-                           .dtype = r->dtype,
-                           .skip = r->skip,
-                           .only = r->only,
-                           .context = r->context,
-                           .codes_by = device};
-}
-
 static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err *err)
 {
     const nib_quantize_options *o = w->options;
@@ -736,7 +722,7 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     const bool keep_default =
         o->format == NULL && o->request->strict && !nib__strings_hold(&o->request->allow, "format");
     const char *format = keep_default ? "torchao" : o->format;
-    note_asked(w, format, device);
+    nib__asked_init(&w->asked, o, nib__recipe_source(w->recipe), format, device);
     nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
                             .format = format,
                             .strict = o->request->strict,

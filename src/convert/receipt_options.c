@@ -6,6 +6,21 @@
 
 #include "quant_device.h"
 
+void nib__asked_init(nib_asked *out, const nib_quantize_options *options, const char *recipe,
+                     const char *format, const struct nib_quant_device *codes_by)
+{
+    const nib_request *r = options->request;
+    *out = (nib_asked){.recipe = recipe,
+                       .method = options->method,
+                       .format = format,
+                       .bias = r->bias,
+                       .dtype = r->dtype,
+                       .skip = r->skip,
+                       .only = r->only,
+                       .context = r->context,
+                       .codes_by = codes_by};
+}
+
 nib_status nib__asked_file(nib_asked_file *out, const char *path, nib_err *err)
 {
     *out = (nib_asked_file){.path = path};
@@ -64,14 +79,24 @@ static void put_quantize_options(nib_jsonw *w, const nib_asked *asked)
     nib__jsonw_pair_int(w, "context", asked->context);
 }
 
-static void put_methods(nib_jsonw *w, const nib_asked *asked)
+/* Those of the counts that are not 0, by name. */
+static void put_counts(nib_jsonw *w, const char *key, const char *const *names,
+                       const size_t *counts, int count)
 {
-    nib__jsonw_key(w, "layers");
+    nib__jsonw_key(w, key);
     nib__jsonw_object(w);
-    for (int i = 0; i < NIB_PTQ_COUNT; i++)
-        if (asked->layers[i] != 0)
-            nib__jsonw_pair_int(w, nib__ptq_names[i], (int64_t)asked->layers[i]);
+    for (int i = 0; i < count; i++)
+        if (counts[i] != 0)
+            nib__jsonw_pair_int(w, names[i], (int64_t)counts[i]);
     nib__jsonw_object_end(w);
+}
+
+bool nib__asked_has_sweeps(const nib_asked *asked)
+{
+    for (int i = 0; i < NIB_PTQ_COUNT; i++)
+        if (asked->layers[i] != 0 && nib__ptq_sweeps((nib_ptq_method)i))
+            return true;
+    return false;
 }
 
 void nib__asked_json(const void *ctx, nib_jsonw *w)
@@ -87,7 +112,9 @@ void nib__asked_json(const void *ctx, nib_jsonw *w)
     nib__jsonw_pair_string(w, "bias", asked->bias);
     nib__jsonw_pair_string(w, "dtype", asked->dtype);
     nib__jsonw_object_end(w);
-    put_methods(w, asked);
+    put_counts(w, "layers", nib__ptq_names, asked->layers, NIB_PTQ_COUNT);
+    if (nib__asked_has_sweeps(asked))
+        put_counts(w, "orders", nib__order_names, asked->orders, NIB_INPUTS_ORDERS);
     put_file(w, "calibrate", &asked->text);
     put_file(w, "imatrix", &asked->imatrix);
     put_file(w, "tokenizer", &asked->tokenizer);

@@ -6,6 +6,7 @@
 #ifndef NIB_RECEIPT_OPTIONS_H
 #define NIB_RECEIPT_OPTIONS_H
 
+#include "gptq_order.h"
 #include "receipt.h"
 #include "session_handle.h"
 
@@ -25,10 +26,14 @@ typedef struct nib_asked {
     int64_t context; /* of a calibration; 0: not given */
     nib_asked_file text, imatrix, tokenizer;
     size_t layers[NIB_PTQ_COUNT];            /* coded by each method, "rtn" included */
+    size_t orders[NIB_INPUTS_ORDERS];        /* coded in each order of inputs */
     const char *device;                      /* computed codes; NULL: the CPU */
     const struct nib_quant_device *codes_by; /* writing: says whether a device did; NULL: none */
 } nib_asked;
 
+/* What quantize was asked, without files and counts. The strings stay theirs. */
+void nib__asked_init(nib_asked *out, const nib_quantize_options *options, const char *recipe,
+                     const char *format, const struct nib_quant_device *codes_by);
 /* Reads size and digest of a file; path NULL: none. */
 nib_status nib__asked_file(nib_asked_file *out, const char *path, nib_err *err);
 /* The same for the file that a tokenizer path means. */
@@ -37,6 +42,8 @@ nib_status nib__asked_tokenizer(nib_asked_file *out, const char *path, nib_arena
 /* Both for the files that codes depend on, before they are read. NULL: none. */
 nib_status nib__asked_inputs(nib_asked *asked, const char *text, const char *imatrix,
                              const char *tokenizer, nib_arena *arena, nib_err *err);
+/* Whether a layer is coded by a method that has an order of inputs. */
+bool nib__asked_has_sweeps(const nib_asked *asked);
 /* nib_quantize_job.receipt; asked: a nib_asked. */
 void nib__asked_json(const void *asked, nib_jsonw *w);
 
@@ -45,6 +52,7 @@ typedef struct nib_read_receipt {
     const char *manifest; /* path of the file */
     bool found;           /* the manifest has a receipt */
     const char *program;
+    bool has_orders; /* asked.orders are in it */
     nib_asked asked;
     nib_digests files, tensors, outputs;
 } nib_read_receipt;

@@ -122,6 +122,24 @@ static bool read_options(reader *r)
     return ok && r->json.event == NIB_JSON_OBJECT_END;
 }
 
+/* {NAME: count, ...} */
+static bool read_counts(reader *r, const char *where, const char *const *names, size_t *to,
+                        size_t count)
+{
+    bool ok = nib__json_expect(&r->json, NIB_JSON_OBJECT);
+    while (ok && nib__json_next(&r->json) == NIB_JSON_KEY) {
+        int64_t value = 0;
+        size_t i = 0;
+        while (i < count && !nib__json_is(&r->json, names[i]))
+            i++;
+        ok =
+            i < count ? nib__json_read_int64(&r->json, 0, INT64_MAX, &value) : refuse_key(r, where);
+        if (ok)
+            to[i] = (size_t)value;
+    }
+    return ok && r->json.event == NIB_JSON_OBJECT_END;
+}
+
 /* null, or {"path", "bytes", "sha256"} */
 static bool read_file(reader *r, nib_asked_file *file)
 {
@@ -209,7 +227,13 @@ static bool read_member(reader *r)
         return read_digests(r, &r->out->outputs);
     if (nib__json_is(json, "device"))
         return read_text(r, &asked->device);
-    if (nib__json_is(json, "layers") || nib__json_is(json, "seed"))
+    if (nib__json_is(json, "layers"))
+        return read_counts(r, "\"layers\"", nib__ptq_names, asked->layers, NIB_PTQ_COUNT);
+    if (nib__json_is(json, "orders")) {
+        r->out->has_orders = true;
+        return read_counts(r, "\"orders\"", nib__order_names, asked->orders, NIB_INPUTS_ORDERS);
+    }
+    if (nib__json_is(json, "seed"))
         return nib__json_skip(json);
     return refuse_key(r, "a receipt");
 }

@@ -381,10 +381,17 @@ static nib_status see_made(void *ctx, const char *place, const nib_digests *outp
 
 /* ---- making the output again ---- */
 
+/* Whether its codes were made before programs named an order of inputs. */
+static bool has_old_order(const nib_read_receipt *r)
+{
+    return nib__asked_has_sweeps(&r->asked) && !r->has_orders;
+}
+
 static nib_status make_again(check *c)
 {
     const nib_asked *asked = &c->receipt.asked;
-    const nib_examiner examiner = {see_made, c};
+    const nib_examiner examiner = {
+        .examine = see_made, .ctx = c, .ascending = has_old_order(&c->receipt)};
     const nib_request request = {.size = sizeof request,
                                  .recipe = asked->recipe,
                                  .skip = asked->skip,
@@ -419,6 +426,10 @@ static void note_receipt(check *c)
                              "the receipt is by %s, and this is nibble " NIB_VERSION
                              ", whose bytes may differ",
                              nib__escape_string(a, r->program));
+    if (has_old_order(r))
+        nib__ledger_add_note(&c->notes, "receipt",
+                             "it names no order of inputs, so they are coded as stored, as "
+                             "programs did before receipts named it");
     if (r->asked.device != NULL)
         nib__ledger_add_note(&c->notes, "receipt",
                              "%s computed the codes; here the CPU does, to the same bits",

@@ -71,6 +71,12 @@ typedef struct nib_quant_sweep {
     const nib_quantizer *q; /* method SEARCH: searches the scales; with importance */
     const float *rows;      /* [n][k] each value exact in q->source */
     int64_t n, k;
+    /* [k] the input that is coded first, second, ...; and its inverse, each input's place */
+    const int64_t *order, *place;
+    /* Search all scales on the rows before anything is coded. Else a group's when its first input
+     * is coded, on what the codes before it lost; its other inputs then follow that one. */
+    bool scales_first;
+    /* Rows and columns of the next three are in that order. */
     const float *factor;    /* [k][k] F_ij = R_ij / R_jj for i < j; H = R R^T, R upper triangular */
     const double *diagonal; /* [k] R_jj^2 */
     /* [k][k] D: for qronos, sum over tokens of (b - a)^T a, where b is the input in the model as

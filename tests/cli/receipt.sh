@@ -37,9 +37,10 @@ nibble quantize "$MODEL" a --recipe 8da4w --quiet >"$seen.out"
 receipt a a/nibble.json '["command"]="quantize"' '["options"]["recipe"]="8da4w"' '["layers"]={"rtn": 36}' '["calibrate"]=null' '["seed"]=null' '["device"]=null'
 echo '{"rules": [{"match": "*.mlp.*", "scheme": "int8wo", "method": "rtn"}, {"match": "*", "scheme": "int4wo"}]}' >rules.json
 nibble quantize "$MODEL" b --recipe rules.json --method gptq --calibrate text.txt --skip lm_head --pack --quiet >"$seen.out"
-receipt b b/nibble.json '["options"]["skip"]=["lm_head"]' '["options"]["method"]="gptq"' '["layers"]={"rtn": 15, "gptq": 20}' '["calibrate"]["path"]="text.txt"'
+receipt b b/nibble.json '["options"]["skip"]=["lm_head"]' '["options"]["method"]="gptq"' '["layers"]={"rtn": 15, "gptq": 20}' '["orders"]={"groups": 20}' '["calibrate"]["path"]="text.txt"'
 check 'a receipt holds the text of its recipe file' python3 -c 'import json; assert json.load(open("b/nibble.json"))["receipt"]["options"]["recipe"] == open("rules.json").read()'
 nibble convert "$MODEL" c.gguf --format gguf --quiet >"$seen.out"
+check 'no orders without gptq' [ "$(grep -c '"orders"' a/nibble.json)" = 0 ]
 receipt c.gguf c.gguf.nibble.json '["command"]="convert"' '["options"]["format"]="gguf"'
 
 # the output and its manifest are the same bytes for any number of threads and any instruction set
@@ -125,6 +126,12 @@ nibble verify edited --from "$MODEL" >report
 check 'a receipt of another version is tried, and the version said' grep -q '^note: the receipt is by nibble 0.0.9, and this is nibble' report
 sed -i 's/"seed": null/"sead": null/' edited/nibble.json
 refused 3 'edited/nibble.json: *a receipt has no member "sead" in version 1' verify edited --from "$MODEL"
+rm -r edited
+
+# receipts of programs that coded inputs as stored name no order; such codes are made again, to the bytes of those programs
+cp -r b edited
+sed -i '/^ *"orders": {$/,/}/d; s/"model.safetensors": "[0-9a-f]\{64\}"/"model.safetensors": "3dfd31d6bc2197d6cf7b113f7c40c4f985954b00f536af8b90b9d34923dfeb06"/' edited/nibble.json
+differs edited "$MODEL" 'note: it names no order of inputs, so they are coded as stored, *altered: model.safetensors: *and from what source and options give, which are the same*'
 rm -r edited
 
 # the source, or a file that an option named, is another

@@ -180,8 +180,9 @@ static void test_damping(void **state)
         nib_arena arena;
         nib_err err;
         nib__arena_init(&arena, &a, 0);
-        const nib_status status =
-            nib__gptq_factor(&f, h, 2, "a layer", &nib__moments__ref, pool, &arena, &err);
+        assert_int_equal(nib__gptq_moments(&f, h, 2, "a layer", pool, &arena, &err), NIB_OK);
+        const nib_status status = nib__gptq_factor(&f, (nib_order_rule){NIB_INPUTS_ASCENDING, 2},
+                                                   &nib__moments__ref, pool, &err);
         assert_int_equal(status, rows[i].damping > 0 ? NIB_OK : NIB_CHECK_FAILED);
         if (status == NIB_OK) {
             const double corner = 1 + rows[i].damping;
@@ -197,6 +198,36 @@ static void test_damping(void **state)
         nib__arena_free(&arena);
     }
     nib__pool_close(pool);
+}
+
+/* A factor that needs more on the diagonal is that of the given moments with it. */
+static void test_damped_again(void **state)
+{
+    static double h[K * K], r[K * K], after[K * NIB_MOMENTS_PANEL];
+    const nib_allocator a = nib__allocator_default();
+    nib_pool *pool;
+    nib_gptq_factor f;
+    nib_arena arena;
+    (void)state;
+    nib__arena_init(&arena, &a, 0);
+    assert_int_equal(nib__pool_open(&pool, 2, &a, NULL), NIB_OK);
+    for (int i = 0; i < K; i++)
+        for (int j = i; j < K; j++)
+            h[i * K + j] = i == j ? 1 : 1.002 * pow(0.999, j - i) + (i == 3) * 0.02;
+    memcpy(r, h, sizeof r);
+    assert_int_equal(nib__gptq_moments(&f, h, K, "a layer", pool, &arena, NULL), NIB_OK);
+    assert_int_equal(nib__gptq_factor(&f, (nib_order_rule){NIB_INPUTS_ASCENDING, K},
+                                      &nib__moments__ref, pool, NULL),
+                     NIB_OK);
+    assert_true(f.damping > 0.05);
+    for (int j = 0; j < K; j++)
+        r[j * K + j] += f.damping;
+    assert_true(nib__moments_factor(r, K, after, &nib__moments__ref, pool));
+    for (int i = 0; i < K; i++)
+        for (int j = i + 1; j < K; j++)
+            assert_true(fabs(r[i * K + j] / r[j * K + j] - (double)f.factor[i * K + j]) < 1e-5);
+    nib__pool_close(pool);
+    nib__arena_free(&arena);
 }
 
 /* ---- the store ---- */
@@ -319,26 +350,36 @@ static void test_store(void **state)
     assert_int_equal(rmdir(directory), 0); /* nothing is left, not even a lock */
 }
 
-/* R_ij / R_jj and R_jj^2, of the plain C's factor. */
-static float factor[K * K];
-static double diagonal[K];
+/* Of `want`, with any rule's order. */
+static nib_gptq_factor factor;
+static nib_arena factor_memory;
+static nib_pool *factor_pool;
 
 static int make_factor(void **state)
 {
-    static double r[K * K], after[K * NIB_MOMENTS_PANEL];
+    static double h[K * K];
     const nib_allocator a = nib__allocator_default();
-    nib_pool *pool;
     (void)make_values(state);
-    copy_moments(r);
-    assert_int_equal(nib__pool_open(&pool, 1, &a, NULL), NIB_OK);
-    assert_true(nib__moments_factor(r, K, after, &nib__moments__ref, pool));
-    nib__pool_close(pool);
-    for (int j = 0; j < K; j++) {
-        diagonal[j] = r[j * K + j] * r[j * K + j];
-        for (int i = 0; i < j; i++)
-            factor[i * K + j] = (float)(r[i * K + j] / r[j * K + j]);
-    }
+    memcpy(h, want, sizeof want);
+    nib__arena_init(&factor_memory, &a, 0);
+    assert_int_equal(nib__pool_open(&factor_pool, 3, &a, NULL), NIB_OK);
+    assert_int_equal(nib__gptq_moments(&factor, h, K, "a layer", factor_pool, &factor_memory, NULL),
+                     NIB_OK);
     return 0;
+}
+
+static int free_factor(void **state)
+{
+    (void)state;
+    nib__pool_close(factor_pool);
+    nib__arena_free(&factor_memory);
+    return 0;
+}
+
+static void set_order(nib_order_rule rule)
+{
+    assert_int_equal(nib__gptq_factor(&factor, rule, &nib__moments__ref, factor_pool, NULL),
+                     NIB_OK);
 }
 
 typedef struct coded {
@@ -348,17 +389,24 @@ typedef struct coded {
     int32_t failed[N];
 } coded;
 
-static void sweep(coded *out, const nib_quantizer *q, const float *moved, nib_quant_sweep_run run,
-                  int64_t step)
+static void sweep(coded *out, const nib_quantizer *q, nib_order_rule rule, const float *moved,
+                  nib_quant_sweep_run run, int64_t step)
 {
     static char room[1 << 20];
+    static float difference_there[K * K];
+    for (int i = 0; i < K; i++)
+        for (int j = 0; j < K && moved != NULL; j++)
+            difference_there[i * K + j] = moved[factor.order[i] * K + factor.order[j]];
     const nib_quant_sweep a = {.q = q,
                                .rows = weights[0],
                                .n = N,
                                .k = K,
-                               .factor = factor,
-                               .diagonal = diagonal,
-                               .difference = moved,
+                               .order = factor.order,
+                               .place = factor.place,
+                               .scales_first = nib__order_has_scales_first(rule, K),
+                               .factor = factor.factor,
+                               .diagonal = factor.diagonal,
+                               .difference = moved != NULL ? difference_there : NULL,
                                .codes = out->codes[0],
                                .scales = out->scales,
                                .zeros = out->zeros,
@@ -415,13 +463,10 @@ static double error_of(const float *row, const float *moved, const nib_weight *o
     return sum;
 }
 
-static void check_scheme(const char *name, const float *moved)
+static nib_quantizer quantizer_of(const char *name)
 {
-    static coded plain, best;
     nib_scheme scheme;
     nib_quantizer q;
-    nib_weight w;
-    double rounding = 0, left = 0;
     assert_int_equal(nib__scheme_parse(&scheme, name, strlen(name), NULL), NIB_OK);
     assert_int_equal(nib__quantizer_init(&q, &scheme, NIB_TYPE_BF16, K, NULL), NIB_OK);
     assert_int_equal(nib__quantizer_method(&q, NIB_PTQ_SEARCH, NULL, NULL), NIB_OK);
@@ -430,8 +475,19 @@ static void check_scheme(const char *name, const float *moved)
         assert_int_equal(nib__quantizer_scan(&q, weights[0], 0, N, range, NULL), NIB_OK);
         assert_int_equal(nib__quantizer_set_range(&q, range, NULL), NIB_OK);
     }
-    sweep(&plain, &q, moved, nib__quant_sweep__ref, 16);
-    sweep(&best, &q, moved, nib__quant_sweep_best(nib__cpu_isa()), 3);
+    return q;
+}
+
+/* The share of rounding's error that is left. */
+static double check_scheme(const char *name, nib_order_rule rule, const float *moved)
+{
+    static coded plain, best;
+    nib_weight w;
+    double rounding = 0, left = 0;
+    const nib_quantizer q = quantizer_of(name);
+    set_order(rule);
+    sweep(&plain, &q, rule, moved, nib__quant_sweep__ref, 16);
+    sweep(&best, &q, rule, moved, nib__quant_sweep_best(nib__cpu_isa()), 3);
     assert_memory_equal(&plain, &best, sizeof plain);
     nib__quantizer_describe_weight(&w, &q, N, plain.codes, plain.scales,
                                    q.zero_type == NIB_TYPE_NONE ? NULL : plain.zeros);
@@ -446,6 +502,13 @@ static void check_scheme(const char *name, const float *moved)
     }
     if (!(left < 0.8 * rounding))
         fail_msg("%s: %g of rounding's %g is left", name, left, rounding);
+    return left / rounding;
+}
+
+static nib_order_rule rule_of(const char *name, bool ascending)
+{
+    const nib_quantizer q = quantizer_of(name);
+    return nib__order_of(&q.scheme, K, ascending);
 }
 
 static void test_schemes(void **state)
@@ -455,7 +518,8 @@ static void test_schemes(void **state)
                                  "mxfp4",     "nvfp4",      "int8dq",     "int4wo-ggml"};
     (void)state;
     for (size_t i = 0; i < COUNT(names); i++)
-        check_scheme(names[i], NULL);
+        for (int ascending = 0; ascending < 2; ascending++)
+            (void)check_scheme(names[i], rule_of(names[i], ascending == 1), NULL);
 }
 
 /* The same codes against the target that qronos moves; rounding is further from it. */
@@ -464,22 +528,112 @@ static void test_moved(void **state)
     const char *const names[] = {"int4wo", "int4wo-sym", "8da4w-row", "mxfp4", "nvfp4"};
     (void)state;
     for (size_t i = 0; i < COUNT(names); i++)
-        check_scheme(names[i], difference);
+        for (int ascending = 0; ascending < 2; ascending++)
+            (void)check_scheme(names[i], rule_of(names[i], ascending == 1), difference);
+}
+
+/* ---- the order of inputs ---- */
+
+static void expect_order(nib_order_rule rule, const double *squares, int64_t k,
+                         const int64_t *want_order)
+{
+    int64_t order[8];
+    nib_ranked room[8];
+    nib__order_inputs(order, rule, squares, k, room);
+    for (int64_t j = 0; j < k; j++)
+        if (order[j] != want_order[j])
+            fail_msg("%s: place %d has input %d", nib__order_names[rule.kind], (int)j,
+                     (int)order[j]);
+}
+
+/* Ties keep the order of inputs, groups stay whole, and a short last group counts by its mean. */
+static void test_order(void **state)
+{
+    const double squares[8] = {1, 2, 5, 0, 3, 3, 0, 3};
+    (void)state;
+    expect_order((nib_order_rule){NIB_INPUTS_ASCENDING, 3}, squares, 8,
+                 (const int64_t[]){0, 1, 2, 3, 4, 5, 6, 7});
+    expect_order((nib_order_rule){NIB_INPUTS_ONE_BY_ONE, 3}, squares, 8,
+                 (const int64_t[]){2, 4, 5, 7, 1, 0, 3, 6});
+    expect_order((nib_order_rule){NIB_INPUTS_BY_GROUP, 3}, squares, 8,
+                 (const int64_t[]){2, 1, 0, 4, 5, 3, 7, 6});
+    expect_order((nib_order_rule){NIB_INPUTS_BY_GROUP, 4}, squares, 7,
+                 (const int64_t[]){2, 1, 0, 3, 4, 5, 6});
+    expect_order((nib_order_rule){NIB_INPUTS_BY_GROUP, 3}, (const double[]){1, 1, 1, 1, 1, 1, 2}, 7,
+                 (const int64_t[]){6, 0, 1, 2, 3, 4, 5});
+}
+
+/* What each scheme takes, and that scales of whole rows are chosen first in any order. */
+static void test_rules(void **state)
+{
+    static const struct {
+        const char *name;
+        nib_order_kind kind;
+        int64_t group;
+        bool scales_first;
+    } rows[] = {
+        {"int4wo", NIB_INPUTS_BY_GROUP, 32, false}, {"int4wo-g24", NIB_INPUTS_BY_GROUP, 24, false},
+        {"nvfp4", NIB_INPUTS_BY_GROUP, 16, false},  {"mxfp4", NIB_INPUTS_ONE_BY_ONE, 32, true},
+        {"mxfp8", NIB_INPUTS_ONE_BY_ONE, 32, true}, {"8da4w-row", NIB_INPUTS_ONE_BY_ONE, K, true},
+        {"int8wo", NIB_INPUTS_ONE_BY_ONE, K, true}, {"int4wo-g256", NIB_INPUTS_ONE_BY_ONE, K, true},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        const nib_order_rule rule = rule_of(rows[i].name, false), old = rule_of(rows[i].name, true);
+        assert_int_equal(rule.kind, rows[i].kind);
+        assert_int_equal(rule.group, rows[i].group);
+        assert_int_equal(nib__order_has_scales_first(rule, K), rows[i].scales_first);
+        assert_int_equal(old.kind, NIB_INPUTS_ASCENDING);
+        assert_int_equal(nib__order_has_scales_first(old, K), rows[i].group == K);
+    }
+}
+
+/* A factor of moments that an earlier factor left in another order is the same. */
+static void test_orders_follow(void **state)
+{
+    static float before[K * K];
+    static double diagonal[K];
+    const nib_order_rule groups = {NIB_INPUTS_BY_GROUP, 32}, inputs = {NIB_INPUTS_ONE_BY_ONE, 32};
+    (void)state;
+    set_order(groups);
+    memcpy(before, factor.factor, sizeof before);
+    memcpy(diagonal, factor.diagonal, sizeof diagonal);
+    for (int64_t j = 0; j < K; j++)
+        assert_int_equal(factor.place[factor.order[j]], j);
+    set_order(inputs);
+    for (int64_t j = 1; j < K; j++)
+        assert_true(factor.squares[factor.order[j - 1]] >= factor.squares[factor.order[j]]);
+    set_order(groups);
+    assert_memory_equal(before, factor.factor, sizeof before);
+    assert_memory_equal(diagonal, factor.diagonal, sizeof diagonal);
+}
+
+/* On these inputs, some of which are 8 times as large, the largest first lose less. (All groups
+ * have about the same mean.) */
+static void test_order_helps(void **state)
+{
+    const char *const names[] = {"mxfp4", "8da4w-row"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const double old = check_scheme(names[i], rule_of(names[i], true), NULL),
+                     now = check_scheme(names[i], rule_of(names[i], false), NULL);
+        if (!(now < old))
+            fail_msg("%s: %g of rounding's error is left, in ascending order %g", names[i], now,
+                     old);
+    }
 }
 
 /* A row that is not finite is named. */
 static void test_not_finite(void **state)
 {
     static coded out;
-    nib_scheme scheme;
-    nib_quantizer q;
+    const nib_quantizer q = quantizer_of("int4wo");
+    const nib_order_rule rule = rule_of("int4wo", false);
     (void)state;
     const float before = weights[20][150];
     weights[20][150] = NAN;
-    assert_int_equal(nib__scheme_parse(&scheme, "int4wo", 6, NULL), NIB_OK);
-    assert_int_equal(nib__quantizer_init(&q, &scheme, NIB_TYPE_BF16, K, NULL), NIB_OK);
-    assert_int_equal(nib__quantizer_method(&q, NIB_PTQ_SEARCH, NULL, NULL), NIB_OK);
-    sweep(&out, &q, NULL, nib__quant_sweep_best(nib__cpu_isa()), 16);
+    set_order(rule);
+    sweep(&out, &q, rule, NULL, nib__quant_sweep_best(nib__cpu_isa()), 16);
     weights[20][150] = before;
     for (int i = 0; i < N; i++)
         assert_int_equal(out.failed[i] != 0, i == 20);
@@ -488,10 +642,13 @@ static void test_not_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moments),    cmocka_unit_test(test_factor),
-        cmocka_unit_test(test_damping),    cmocka_unit_test(test_store),
-        cmocka_unit_test(test_schemes),    cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_difference), cmocka_unit_test(test_moved),
+        cmocka_unit_test(test_moments),     cmocka_unit_test(test_factor),
+        cmocka_unit_test(test_damping),     cmocka_unit_test(test_damped_again),
+        cmocka_unit_test(test_store),       cmocka_unit_test(test_schemes),
+        cmocka_unit_test(test_not_finite),  cmocka_unit_test(test_difference),
+        cmocka_unit_test(test_moved),       cmocka_unit_test(test_order),
+        cmocka_unit_test(test_rules),       cmocka_unit_test(test_orders_follow),
+        cmocka_unit_test(test_order_helps),
     };
-    return cmocka_run_group_tests(tests, make_factor, NULL);
+    return cmocka_run_group_tests(tests, make_factor, free_factor);
 }

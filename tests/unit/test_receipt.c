@@ -65,7 +65,8 @@ static void test_options_are_read_back(void **state)
                              .skip = {.items = skip, .count = 2},
                              .context = 512,
                              .text = {.path = "a \"text\".txt", .size = 7},
-                             .layers = {[NIB_PTQ_GPTQ] = 3}};
+                             .layers = {[NIB_PTQ_GPTQ] = 3},
+                             .orders = {[NIB_INPUTS_BY_GROUP] = 2, [NIB_INPUTS_ONE_BY_ONE] = 1}};
     nib_text text;
     nib_jsonw w;
     nib_arena arena;
@@ -88,6 +89,9 @@ static void test_options_are_read_back(void **state)
     assert_null(r.asked.format);
     assert_null(r.asked.device);
     assert_int_equal(r.asked.context, 512);
+    assert_memory_equal(r.asked.layers, asked.layers, sizeof asked.layers);
+    assert_true(r.has_orders);
+    assert_memory_equal(r.asked.orders, asked.orders, sizeof asked.orders);
     assert_int_equal(r.asked.skip.count, 2);
     assert_string_equal(r.asked.skip.items[1], "*.mlp.*");
     assert_int_equal(r.asked.only.count, 0);
@@ -120,6 +124,9 @@ static void test_damaged_receipts(void **state)
         "{\"receipt\": {" PROGRAM CONVERTED HASHES ", \"calibrate\": {\"bytes\": 1}}}",
         "{\"receipt\": {" PROGRAM CONVERTED HASHES ", \"calibrate\": {\"name\": \"a\"}}}",
         "{\"receipt\": {" PROGRAM CONVERTED HASHES ", \"calibrate\": 7}}",
+        "{\"receipt\": {" PROGRAM CONVERTED HASHES ", \"layers\": {\"guessed\": 1}}}",
+        "{\"receipt\": {" PROGRAM CONVERTED HASHES ", \"orders\": {\"random\": 1}}}",
+        "{\"receipt\": {" PROGRAM CONVERTED HASHES ", \"orders\": {\"groups\": -1}}}",
         "{\"receipt\": {" PROGRAM CONVERTED "\"outputs\": {\"a\": \"0123\"}}}",
         "{\"receipt\": {" PROGRAM CONVERTED "\"source\": {\"a\": {}}}}",
         "{\"receipt\": {" PROGRAM CONVERTED HASHES "}",

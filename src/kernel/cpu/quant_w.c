@@ -230,5 +230,5 @@ uint64_t nib__quant_sweep_scratch(const nib_quantizer *q)
     const int64_t k = q->k, groups = q->groups, lanes = 16;
     const int64_t block = nib__max(nib__scheme_group_size(&q->scheme, k), 128);
     return (uint64_t)(k * lanes * (4 + 4 + 4 + 1 + 1) + block * lanes * 4 + k * 5 +
-                      groups * lanes * 16 + lanes * 16 + 17 * 64);
+                      groups * lanes * (16 + 16) + lanes * 16 + 18 * 64);
 }

@@ -5,16 +5,17 @@
  *
  *   E = sum over j of R_jj^2 * (d_j + g_j + sum over i < j of F_ij d_i)^2,   d = x - value(codes),
  *
- * where F_ij = R_ij / R_jj. Inputs are coded in ascending order, each as the code nearest to
- * x_j + g_j + sum over i < j of F_ij d_i: Babai's nearest plane, which is GPTQ (Frantar et al.
- * 2022) with its inverse of H eliminated. g is 0 for gptq. For qronos, E is the error of the
+ * where F_ij = R_ij / R_jj, and i and j count inputs in the order in which they are coded
+ * (nib_quant_sweep.order), each as the code nearest to x_j + g_j + sum over i < j of F_ij d_i:
+ * Babai's nearest plane, which is GPTQ (Frantar et al. 2022) with its inverse of H eliminated. g is
+ * 0 for gptq. For qronos, E is the error of the
  * outputs that the stored weights have on the inputs of the stored model, less a constant:
  * that moves the target of the codes from x to x + x D H^-1, whose sums over i < j are eliminated,
  * too: g_j = u_j / R_jj^2, where u_j = (x D)_j - sum over l > j of F_jl u_l.
  *
- * A group's scale is searched (quant_w_search.h) when its first input comes, on those sums; a scale
- * of the whole row on the row itself. A row that rounding codes with a smaller E keeps rounding's
- * codes.
+ * A group's scale is searched (quant_w_search.h) when its first input comes, on those sums, or
+ * before all of them on the row itself (nib_quant_sweep.scales_first). A row that rounding codes
+ * with a smaller E keeps rounding's codes.
  *
  * Rows are the lanes, so a row's bits do not depend on its neighbours. The sum over i is one chain
  * of fma in f32, ascending, that starts with g_j; E is f64, ascending. x D is such a chain, and so
@@ -24,7 +25,13 @@
 
 enum { SWEEP_ROWS = NIB_LANES, SWEEP_COLUMNS = 6, SWEEP_BLOCK = 128 };
 
-/* 16 rows in work. Values of one column of all rows lie together: [..][SWEEP_ROWS]. */
+/* What the codes of a group mean in 16 rows: value = (code - before) * scale + after. */
+typedef struct grids {
+    float scale[SWEEP_ROWS], inverse[SWEEP_ROWS], before[SWEEP_ROWS], after[SWEEP_ROWS];
+} grids;
+
+/* 16 rows in work. Values of one column of all rows lie together: [..][SWEEP_ROWS]. Columns are in
+ * the order of coding, but for codes and row, which are stored. */
 typedef struct sweep {
     const nib_quant_sweep *a;
     const nib_quantizer *q;
@@ -38,7 +45,7 @@ typedef struct sweep {
     int8_t *row_codes;     /* [k] of one */
     float *scales, *zeros; /* [groups] of all rows in work, as stored */
     nib_quant_w rounded;   /* rounding's results for these rows */
-    float scale[SWEEP_ROWS], inverse[SWEEP_ROWS], before[SWEEP_ROWS], after[SWEEP_ROWS];
+    grids *grids;          /* [groups] */
     double error[SWEEP_ROWS];
 } sweep;
 
@@ -141,13 +148,15 @@ NIB_INLINE void pass_on(sweep *w, int64_t begin, int64_t c, int64_t end, nib_lan
             nib__lanes_fma(nib__lanes_set(f[j]), lost, nib__lanes_load(sums + j * SWEEP_ROWS)));
 }
 
-/* Codes columns [begin, end) under the scales of their rows. */
+/* Codes columns [begin, end) under the scales of their groups. */
 NIB_INLINE void code_columns(sweep *w, code_grid grid, int64_t begin, int64_t end)
 {
-    const nib_lanes scale = nib__lanes_load(w->scale), inverse = nib__lanes_load(w->inverse),
-                    before = nib__lanes_load(w->before), after = nib__lanes_load(w->after);
     for (int64_t c = begin; c < end; c++) {
         float code[SWEEP_ROWS];
+        const int64_t stored = w->a->order[c];
+        const grids *of = &w->grids[stored / w->group];
+        const nib_lanes scale = nib__lanes_load(of->scale), inverse = nib__lanes_load(of->inverse),
+                        before = nib__lanes_load(of->before), after = nib__lanes_load(of->after);
         const nib_lanes x = nib__lanes_load(w->x + c * SWEEP_ROWS);
         const nib_lanes target =
             nib__lanes_add(x, nib__lanes_load(w->sums + (c - begin) * SWEEP_ROWS));
@@ -156,20 +165,21 @@ NIB_INLINE void code_columns(sweep *w, code_grid grid, int64_t begin, int64_t en
         const nib_lanes value = nib__lanes_fma(nib__lanes_sub(q, before), scale, after);
         nib__lanes_store(code, q);
         for (int l = 0; l < SWEEP_ROWS; l++)
-            w->codes[c * SWEEP_ROWS + l] = grid == GRID_E4M3   ? (int8_t)e4m3_code(code[l], 0x7e)
-                                           : grid == GRID_E2M1 ? (int8_t)e2m1_code(code[l])
-                                                               : (int8_t)code[l];
+            w->codes[stored * SWEEP_ROWS + l] = grid == GRID_E4M3 ? (int8_t)e4m3_code(code[l], 0x7e)
+                                                : grid == GRID_E2M1 ? (int8_t)e2m1_code(code[l])
+                                                                    : (int8_t)code[l];
         pass_on(w, begin, c, end, nib__lanes_sub(x, value));
     }
 }
 
-static void set_scale(sweep *w, int lane, params p)
+static void set_grid(const sweep *w, int64_t g, int lane, params p)
 {
-    const bool has_int = w->q->scheme.zero == NIB_ZERO_INT;
-    w->scale[lane] = w->q->tensor_scale != 0 ? p.scale * w->q->tensor_scale : p.scale;
-    w->inverse[lane] = 1 / w->scale[lane];
-    w->before[lane] = has_int ? p.zero : 0;
-    w->after[lane] = w->q->scheme.zero == NIB_ZERO_FLOAT ? p.zero : 0;
+    const nib_quantizer *q = w->q;
+    grids *of = &w->grids[g];
+    of->scale[lane] = q->tensor_scale != 0 ? p.scale * q->tensor_scale : p.scale;
+    of->inverse[lane] = 1 / of->scale[lane];
+    of->before[lane] = q->scheme.zero == NIB_ZERO_INT ? p.zero : 0;
+    of->after[lane] = q->scheme.zero == NIB_ZERO_FLOAT ? p.zero : 0;
 }
 
 /* Computes E of the codes that rounding chose, for each row. */
@@ -191,12 +201,13 @@ static void measure_rounding(sweep *w, double error[SWEEP_ROWS])
                             (const char *)to->zeros +
                                 (i * w->q->groups + g) * (nib__type_bits(w->q->zero_type) / 8),
                             w->q->zero_type, 1);
-            set_scale(w, l, (params){.scale = at[0], .zero = at[1]});
+            set_grid(w, g, l, (params){.scale = at[0], .zero = at[1]});
             code_values(w->row, to->codes + i * k + c0, count, w->q->scheme.code);
-            for (int64_t j = 0; j < count; j++)
-                w->lost[(c0 + j) * SWEEP_ROWS + l] =
-                    w->x[(c0 + j) * SWEEP_ROWS + l] -
-                    ((w->row[j] - w->before[l]) * w->scale[l] + w->after[l]);
+            const grids *of = &w->grids[g];
+            for (int64_t j = 0; j < count; j++) {
+                const int64_t c = w->a->place[c0 + j] * SWEEP_ROWS + l;
+                w->lost[c] = w->x[c] - ((w->row[j] - of->before[l]) * of->scale[l] + of->after[l]);
+            }
         }
         w->error[l] = 0;
     }
@@ -209,63 +220,71 @@ static void measure_rounding(sweep *w, double error[SWEEP_ROWS])
     memcpy(error, w->error, sizeof w->error);
 }
 
-/* Searches the scale of columns [c0, c0 + count) for one row, on x plus the sums if `moved`. */
-static int search_scale(sweep *w, int lane, int64_t c0, int64_t count, bool moved, params *p)
+/* Searches the scale of group g for one row: on x plus the sums of the columns from `begin` on, or
+ * on x alone if begin < 0. */
+static int search_scale(sweep *w, int lane, int64_t g, int64_t begin, params *p)
 {
     const nib_quantizer *q = w->q;
+    const int64_t c0 = g * w->group, count = nib__min(w->group, w->a->k - c0);
     double none[2] = {0, 0}, sums[2] = {0, 0};
-    group g = {.q = q,
-               .family = nib__quant_family(&q->scheme),
-               .sums = sums,
-               .codes = w->row_codes,
-               .w = q->importance != NULL ? q->importance + c0 : NULL,
-               .objective = none,
-               .p = {.scale = q->scale, .zero = q->zero, .factor = q->factor}};
-    for (int64_t j = 0; j < count; j++)
-        w->row[j] =
-            w->x[(c0 + j) * SWEEP_ROWS + lane] + (moved ? w->sums[j * SWEEP_ROWS + lane] : 0);
-    const int failed = quantize_group(&g, w->row, count);
+    group to = {.q = q,
+                .family = nib__quant_family(&q->scheme),
+                .sums = sums,
+                .codes = w->row_codes,
+                .w = q->importance != NULL ? q->importance + c0 : NULL,
+                .objective = none,
+                .p = {.scale = q->scale, .zero = q->zero, .factor = q->factor}};
+    for (int64_t j = 0; j < count; j++) {
+        const int64_t c = w->a->place[c0 + j];
+        w->row[j] = w->x[c * SWEEP_ROWS + lane] +
+                    (begin >= 0 ? w->sums[(c - begin) * SWEEP_ROWS + lane] : 0);
+    }
+    const int failed = quantize_group(&to, w->row, count);
     if (failed == 0)
-        *p = g.p;
-    set_scale(w, lane, *p);
+        *p = to.p;
+    set_grid(w, g, lane, *p);
     return failed;
 }
 
-/* Searches a scale for each row; those that have none keep rounding's codes. */
-static void search_scales(sweep *w, int64_t c0, int64_t count, bool moved)
+/* Searches the scale of a group for each row; those that have none keep rounding's codes. */
+static void search_scales(sweep *w, int64_t g, int64_t begin)
 {
     for (int l = 0; l < SWEEP_ROWS; l++) {
-        const int64_t at = c0 / w->group * SWEEP_ROWS + l;
         params p = {.scale = 1};
-        if (search_scale(w, l, c0, count, moved, &p) != 0)
+        if (search_scale(w, l, g, begin, &p) != 0)
             w->error[l] = (double)INFINITY;
-        w->scales[at] = p.scale;
-        w->zeros[at] = p.zero;
+        w->scales[g * SWEEP_ROWS + l] = p.scale;
+        w->zeros[g * SWEEP_ROWS + l] = p.zero;
     }
+}
+
+static void code_block(sweep *w, int64_t begin, int64_t end)
+{
+    if (w->s.grid == GRID_E4M3)
+        code_columns(w, GRID_E4M3, begin, end);
+    else if (w->s.grid == GRID_E2M1)
+        code_columns(w, GRID_E2M1, begin, end);
+    else if (w->s.grid == GRID_LEVELS)
+        code_columns(w, GRID_LEVELS, begin, end);
+    else
+        code_columns(w, GRID_INTEGERS, begin, end);
 }
 
 static void code_rows(sweep *w)
 {
     const int64_t k = w->a->k;
-    const bool has_groups = w->group < k;
-    const int64_t block = has_groups ? w->group : SWEEP_BLOCK;
+    const bool first = w->a->scales_first;
     for (int l = 0; l < SWEEP_ROWS; l++)
         w->error[l] = 0;
-    if (!has_groups)
-        search_scales(w, 0, k, false);
-    for (int64_t begin = 0; begin < k; begin += block) {
-        const int64_t end = nib__min(begin + block, k);
+    for (int64_t g = 0; first && g < w->q->groups; g++)
+        search_scales(w, g, -1);
+    for (int64_t begin = 0, end; begin < k; begin = end) {
+        const int64_t g = w->a->order[begin] / w->group;
+        end = nib__min(k, begin + (first ? SWEEP_BLOCK : nib__min(w->group, k - g * w->group)));
         sum_block(w, begin, end);
-        if (has_groups)
-            search_scales(w, begin, end - begin, true);
-        if (w->s.grid == GRID_E4M3)
-            code_columns(w, GRID_E4M3, begin, end);
-        else if (w->s.grid == GRID_E2M1)
-            code_columns(w, GRID_E2M1, begin, end);
-        else if (w->s.grid == GRID_LEVELS)
-            code_columns(w, GRID_LEVELS, begin, end);
-        else
-            code_columns(w, GRID_INTEGERS, begin, end);
+        if (!first)
+            search_scales(w, g, begin);
+        code_block(w, begin, end);
     }
 }
 
@@ -323,7 +342,8 @@ static void sweep_rows(sweep *w, int64_t row0, int64_t count)
     }
     for (int64_t l = 0; l < SWEEP_ROWS; l++)
         for (int64_t c = 0; c < a->k; c++)
-            w->x[c * SWEEP_ROWS + l] = a->rows[(row0 + nib__min(l, count - 1)) * a->k + c];
+            w->x[c * SWEEP_ROWS + l] =
+                a->rows[(row0 + nib__min(l, count - 1)) * a->k + a->order[c]];
     set_start(w);
     measure_rounding(w, rounding);
     code_rows(w);
@@ -350,6 +370,7 @@ void NIB_QUANT_SWEEP(const nib_quant_sweep *a, int64_t row0, int64_t row1, void 
     w.row_codes = take(&at, k);
     w.scales = take(&at, groups * SWEEP_ROWS * 4);
     w.zeros = take(&at, groups * SWEEP_ROWS * 4);
+    w.grids = take(&at, groups * (int64_t)sizeof *w.grids);
     w.rounded = (nib_quant_w){.codes = take(&at, k * SWEEP_ROWS),
                               .scales = take(&at, groups * SWEEP_ROWS * 4),
                               .zeros = take(&at, groups * SWEEP_ROWS * 4),
