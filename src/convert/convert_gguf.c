@@ -285,9 +285,10 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          "in a GGUF of %s; --format nibble keeps config.json beside the weights",
                          m->net.directory, nib__arch_name(c->arch));
     const nib_config written = written_config(m);
+    const int mix = nib__recipe_file_type(job->recipe);
     nib__gguf_describe_config(head, &written,
                               nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
-                              main_type(&m->net, first));
+                              mix >= 0 ? mix : nib__gguf_file_type(main_type(&m->net, first)));
     NIB_TRY(check_implied(c, m->net.directory, ledger, err));
     if (c->window > 0 && c->window < c->context && nib__family_of(c)->window < NIB_WINDOW_PATTERN)
         nib__ledger_add_overruled(

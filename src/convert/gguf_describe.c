@@ -16,8 +16,7 @@
 
 /* ---- the model ---- */
 
-/* general.file_type for the type of most weights; -1: it has no number. */
-static int file_type_of(nib_type type)
+int nib__gguf_file_type(nib_type type)
 {
     static const struct {
         nib_type type;
@@ -195,11 +194,10 @@ static void put_windows(nib_gguf_head *head, const nib_config *c, const char *ar
 }
 
 void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *c, const char *name,
-                               nib_type type)
+                               int file_type)
 {
     enum { BLOCKS_VERSION = 2 };
     const char *arch = nib__family_of(c)->gguf;
-    const int file_type = file_type_of(type);
     nib__gguf_put_string(head, "general.architecture", arch, strlen(arch));
     nib__gguf_put_string(head, "general.type", "model", 5);
     nib__gguf_put_string(head, "general.name", name, strlen(name));

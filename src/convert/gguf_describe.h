@@ -10,10 +10,11 @@
 #include "gguf_write.h"
 #include "tokenizer.h"
 
-/* Writes general.* and ARCH.*. name: general.name. type: of most weights, for general.file_type;
- * NONE: omitted. */
+/* general.file_type of a GGUF whose weights mostly have this type; -1: there is no number. */
+int nib__gguf_file_type(nib_type type);
+/* Writes general.* and ARCH.*. name: general.name. file_type: general.file_type; -1: omitted. */
 void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *config, const char *name,
-                               nib_type type);
+                               int file_type);
 /* Writes tokenizer.ggml.*. */
 void nib__gguf_describe_vocab(nib_gguf_head *head, const nib_vocab_source *source);
 /* Describes a tokenizer.json of any name, with the tokenizer_config.json in `directory` if it

@@ -85,7 +85,11 @@ const nib_ledger *nib__recipe_ledger(const nib_recipe *recipe);
 /* True if a layer has static activation scales, which need a calibration text. */
 bool nib__recipe_needs_calibration(const nib_recipe *recipe);
 
-/* Lists the meaning of each base name: formula, default group, source. */
+/* The number that llama.cpp gives to a recipe, for general.file_type of a GGUF; -1: it is none of
+ * its mixes. */
+int nib__recipe_file_type(const char *recipe);
+
+/* Lists the meaning of each base name and mix: formula, default group, source. */
 nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_sink *sink,
                               nib_err *err);
 

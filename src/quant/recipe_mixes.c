@@ -36,11 +36,13 @@ typedef struct mix_rule {
 
 static const struct {
     const char *name, *rest;
+    int file_type;     /* llama_ftype of llama.h */
     mix_rule rules[6]; /* the first match wins */
 } mixes[] = {
-    {"q3_k_s", "q3_k", {{0}}},
+    {"q3_k_s", "q3_k", 11, {{0}}},
     {"q3_k_m",
      "q3_k",
+     12,
      {{NIB_ROLE_V, BLOCKS_TWO, "q5_k"},
       {NIB_ROLE_V, BLOCKS_ALL, "q4_k"},
       {NIB_ROLE_DOWN, BLOCKS_SIXTEENTH, "q5_k"},
@@ -48,21 +50,52 @@ static const struct {
       {NIB_ROLE_O, BLOCKS_ALL, "q4_k"}}},
     {"q3_k_l",
      "q3_k",
+     13,
      {{NIB_ROLE_V, BLOCKS_ALL, "q5_k"},
       {NIB_ROLE_DOWN, BLOCKS_ALL, "q5_k"},
       {NIB_ROLE_O, BLOCKS_ALL, "q5_k"}}},
-    {"q4_k_s", "q4_k", {{NIB_ROLE_V, BLOCKS_FOUR, "q5_k"}, {NIB_ROLE_DOWN, BLOCKS_EIGHTH, "q5_k"}}},
-    {"q4_k_m", "q4_k", {{NIB_ROLE_V, BLOCKS_OUTER, "q6_k"}, {NIB_ROLE_DOWN, BLOCKS_OUTER, "q6_k"}}},
-    {"q5_k_s", "q5_k", {{0}}},
-    {"q5_k_m", "q5_k", {{NIB_ROLE_V, BLOCKS_OUTER, "q6_k"}, {NIB_ROLE_DOWN, BLOCKS_OUTER, "q6_k"}}},
+    {"q4_k_s",
+     "q4_k",
+     14,
+     {{NIB_ROLE_V, BLOCKS_FOUR, "q5_k"}, {NIB_ROLE_DOWN, BLOCKS_EIGHTH, "q5_k"}}},
+    {"q4_k_m",
+     "q4_k",
+     15,
+     {{NIB_ROLE_V, BLOCKS_OUTER, "q6_k"}, {NIB_ROLE_DOWN, BLOCKS_OUTER, "q6_k"}}},
+    {"q5_k_s", "q5_k", 16, {{0}}},
+    {"q5_k_m",
+     "q5_k",
+     17,
+     {{NIB_ROLE_V, BLOCKS_OUTER, "q6_k"}, {NIB_ROLE_DOWN, BLOCKS_OUTER, "q6_k"}}},
 };
 
-bool nib__recipe_is_mix(const char *name)
+/* The index of a mix; COUNT(mixes): it is none. */
+static size_t find_mix(const char *name)
 {
-    for (size_t i = 0; i < COUNT(mixes); i++)
-        if (strcmp(mixes[i].name, name) == 0)
-            return true;
-    return false;
+    size_t i = 0;
+    while (i < COUNT(mixes) && strcmp(mixes[i].name, name) != 0)
+        i++;
+    return i;
+}
+
+bool nib__recipe_is_mix(const char *name) { return find_mix(name) < COUNT(mixes); }
+
+int nib__recipe_file_type(const char *recipe)
+{
+    const size_t i = find_mix(recipe);
+    return i < COUNT(mixes) ? mixes[i].file_type : -1;
+}
+
+const char *nib__mix_name(size_t i) { return i < COUNT(mixes) ? mixes[i].name : NULL; }
+
+void nib__mix_words(nib_text *out, size_t i)
+{
+    nib__text_str(out, "llama.cpp's mix, in each layer the first that applies of ");
+    for (const mix_rule *r = mixes[i].rules; r->scheme != NULL; r++)
+        nib__text_format(out, "%s in %s of %s, ", r->scheme, nib__role_name(r->role),
+                         blocks_words[r->blocks]);
+    nib__text_format(out, "q6_k in the output layer and an embedding tied to it, %s",
+                     mixes[i].rest);
 }
 
 /* The block of a layer, N of "layers.N."; -1: it is in none. */
@@ -109,10 +142,8 @@ static nib_status add_for_all(nib_recipe *r, const char *mix, unsigned reach, co
 nib_status nib__recipe_add_mix(nib_recipe *r, const nib_recipe_input *in, const char *name,
                                nib_err *err)
 {
-    size_t m = 0;
+    const size_t m = find_mix(name);
     bool is_tied = false;
-    while (strcmp(mixes[m].name, name) != 0)
-        m++;
     for (size_t i = 0; i < in->count; i++)
         is_tied = is_tied || (in->layers[i].role == NIB_ROLE_HEAD && in->layers[i].tied);
     r->blocks = count_blocks(in->layers, in->count);

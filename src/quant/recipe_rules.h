@@ -98,6 +98,10 @@ nib_status nib__recipe_add_only(nib_recipe *r, const char *text, const char *by,
 nib_status nib__recipe_add_named(nib_recipe *r, const char *name, nib_err *err);
 /* Whether a recipe is one of llama.cpp's mixes ("q4_k_m"). */
 bool nib__recipe_is_mix(const char *name);
+/* Their names, in order; NULL past the last. */
+const char *nib__mix_name(size_t i);
+/* Adds what mix i does, for `nibble recipes`. */
+void nib__mix_words(nib_text *out, size_t i);
 /* Adds the rules of a mix, for the model of these layers. */
 nib_status nib__recipe_add_mix(nib_recipe *r, const nib_recipe_input *in, const char *name,
                                nib_err *err);

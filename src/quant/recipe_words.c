@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The meaning of each base recipe name, as text, JSON and Markdown, from the rows of scheme.c.
+ * The meaning of each recipe name, as text, JSON and Markdown, from the rows of scheme.c and
+ * recipe_mixes.c.
  */
 #include "recipe_rules.h"
 
-/* The recipe that keeps weights as they are stored has no scheme: its other columns stay empty. */
+/* The recipe that keeps weights as they are stored has no scheme: its other columns stay empty, as
+ * those of mixes do. */
 static const nib_scheme_base weight_only = {
     .name = NIB_WEIGHT_ONLY,
     .scheme = {.code = NIB_CODE_F32},
@@ -55,6 +57,35 @@ static void write_json(nib_jsonw *out, const nib_scheme_base *base)
     nib__jsonw_object_end(out);
 }
 
+/* Writes one recipe. */
+static void write_row(nib_form form, nib_text *text, nib_jsonw *json, const nib_scheme_base *base)
+{
+    if (form == NIB_FORM_JSON)
+        write_json(json, base);
+    else if (form == NIB_FORM_MARKDOWN)
+        write_markdown(text, base);
+    else
+        write_text(text, base);
+}
+
+static void write_mixes(nib_form form, nib_text *text, nib_jsonw *json, const nib_allocator *a)
+{
+    for (size_t i = 0; nib__mix_name(i) != NULL; i++) {
+        nib_text words;
+        nib__text_init(&words, a);
+        nib__mix_words(&words, i);
+        text->failed = text->failed || words.failed;
+        if (!words.failed)
+            write_row(form, text, json,
+                      &(nib_scheme_base){.name = nib__mix_name(i),
+                                         .scheme = {.code = NIB_CODE_F32},
+                                         .weights = words.at,
+                                         .activations = "float",
+                                         .source = "llama.cpp, llama-quantize"});
+        nib__text_free(&words);
+    }
+}
+
 nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_sink *sink,
                               nib_err *err)
 {
@@ -73,13 +104,9 @@ nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_s
     const nib_scheme_base *base = NULL;
     for (size_t i = 0; base != &weight_only; i++) {
         base = nib__scheme_base(i) != NULL ? nib__scheme_base(i) : &weight_only;
-        if (form == NIB_FORM_JSON)
-            write_json(&json, base);
-        else if (form == NIB_FORM_MARKDOWN)
-            write_markdown(&text, base);
-        else
-            write_text(&text, base);
+        write_row(form, &text, &json, base);
     }
+    write_mixes(form, &text, &json, a);
     if (form == NIB_FORM_JSON) {
         nib__jsonw_array_end(&json);
         nib__jsonw_report_end(&json);

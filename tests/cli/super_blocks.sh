@@ -91,6 +91,25 @@ check 'q4_k_m' write q4_k_m mix.gguf
 equal 'q4_k_m: its output, v and down' 3 "$(nibble info mix.gguf | grep -c 'gguf q6_k')"
 equal 'q4_k_m: the rest, and the embedding' 6 "$(nibble info mix.gguf | grep -c 'gguf q4_k')"
 check 'the ledger names the rule' grep -q 'q4_k_m: ' out
+# file_type RECIPE WANTED: llama.cpp's number of the mix
+file_type() {
+    nibble quantize wide type.gguf --recipe "$1" --format gguf --force --quiet >"$seen.out"
+    equal "general.file_type of $1" "$2" "$(python3 -c 'import struct
+data, key = open("type.gguf", "rb").read(), b"general.file_type"
+print(struct.unpack_from("<II", data, data.index(key) + len(key))[1])')"
+}
+while read -r recipe number; do file_type "$recipe" "$number"; done <<'END'
+q3_k_s 11
+q3_k_m 12
+q3_k_l 13
+q4_k_s 14
+q4_k_m 15
+q5_k_s 16
+q5_k_m 17
+q4_k 14
+q6_k 18
+END
+equal 'mixes are listed' 'q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m q5_k_s q5_k_m' "$(nibble recipes --json | python3 -c 'import json, sys; print(*[r["name"] for r in json.load(sys.stdin)["recipes"] if "mix" in r["weights"]])')"
 refused 2 '*' quantize wide no.gguf --recipe q4_k_m+head --format gguf
 refused 3 '*has super-blocks of 256 inputs*' quantize "$MODEL" no.gguf --recipe q4_k_m --format gguf
 

@@ -67,7 +67,7 @@ static void test_config(void **state)
     (void)state;
     nib__arena_init(&arena, &a, 0);
     nib__gguf_head_init(&head, &a);
-    nib__gguf_describe_config(&head, &c, "a name", NIB_TYPE_Q8_0);
+    nib__gguf_describe_config(&head, &c, "a name", nib__gguf_file_type(NIB_TYPE_Q8_0));
     finish_head(&file, &head, &a);
     parse(&contents, &file, &arena);
     const nib_gguf *g = contents.gguf;
