@@ -131,7 +131,7 @@ rm -r edited
 # receipts of programs that coded inputs as stored name no order; such codes are made again, to the bytes of those programs
 cp -r b edited
 sed -i '/^ *"orders": {$/,/}/d; s/"model.safetensors": "[0-9a-f]\{64\}"/"model.safetensors": "3dfd31d6bc2197d6cf7b113f7c40c4f985954b00f536af8b90b9d34923dfeb06"/' edited/nibble.json
-differs edited "$MODEL" 'note: it names no order of inputs, so they are coded as stored, *altered: model.safetensors: *and from what source and options give, which are the same*'
+differs edited "$MODEL" '*altered: model.safetensors: *and from what source and options give, which are the same*note: it names no order of inputs, so they are coded as stored, *'
 rm -r edited
 
 # the source, or a file that an option named, is another
