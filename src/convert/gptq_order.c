@@ -11,12 +11,11 @@ const char *const nib__order_names[NIB_INPUTS_ORDERS] = {"ascending", "groups", 
 
 nib_order_rule nib__order_of(const nib_scheme *scheme, int64_t k, bool ascending)
 {
-    const int64_t group = nib__min(nib__scheme_group_size(scheme, k), k);
-    const bool together = group < k && !nib__code_is_mx(scheme->code);
-    return (nib_order_rule){.kind = ascending  ? NIB_INPUTS_ASCENDING
-                                    : together ? NIB_INPUTS_BY_GROUP
-                                               : NIB_INPUTS_ONE_BY_ONE,
-                            .group = group};
+    const bool is_nv = nib__codes[scheme->code].scale_type == NIB_TYPE_E4M3;
+    return (nib_order_rule){.kind = ascending || is_nv              ? NIB_INPUTS_ASCENDING
+                                    : nib__code_is_mx(scheme->code) ? NIB_INPUTS_BY_GROUP
+                                                                    : NIB_INPUTS_ONE_BY_ONE,
+                            .group = nib__min(nib__scheme_group_size(scheme, k), k)};
 }
 
 bool nib__order_has_scales_first(nib_order_rule rule, int64_t k)

@@ -23,9 +23,10 @@ typedef struct nib_order_rule {
     int64_t group; /* inputs that share a scale */
 } nib_order_rule;
 
-/* The rule of a scheme. Scales of groups are best searched when a group's turn comes, so its inputs
- * stay together; powers of two gain little from that, and scales of rows nothing. ascending: as
- * programs did whose receipts name no order. */
+/* The rule of a scheme: what removed most of rounding's divergence on the models of
+ * docs/quantization.md, which says how much. Powers of two are best chosen when a group's turn
+ * comes, so its inputs stay together; integers gain more from an order that is free of groups, and
+ * NVFP4 loses by any. ascending: as programs did whose receipts name no order. */
 nib_order_rule nib__order_of(const nib_scheme *scheme, int64_t k, bool ascending);
 /* Whether scales are chosen before the first input is coded. */
 bool nib__order_has_scales_first(nib_order_rule rule, int64_t k);

@@ -37,7 +37,7 @@ nibble quantize "$MODEL" a --recipe 8da4w --quiet >"$seen.out"
 receipt a a/nibble.json '["command"]="quantize"' '["options"]["recipe"]="8da4w"' '["layers"]={"rtn": 36}' '["calibrate"]=null' '["seed"]=null' '["device"]=null'
 echo '{"rules": [{"match": "*.mlp.*", "scheme": "int8wo", "method": "rtn"}, {"match": "*", "scheme": "int4wo"}]}' >rules.json
 nibble quantize "$MODEL" b --recipe rules.json --method gptq --calibrate text.txt --skip lm_head --pack --quiet >"$seen.out"
-receipt b b/nibble.json '["options"]["skip"]=["lm_head"]' '["options"]["method"]="gptq"' '["layers"]={"rtn": 15, "gptq": 20}' '["orders"]={"groups": 20}' '["calibrate"]["path"]="text.txt"'
+receipt b b/nibble.json '["options"]["skip"]=["lm_head"]' '["options"]["method"]="gptq"' '["layers"]={"rtn": 15, "gptq": 20}' '["orders"]={"inputs": 20}' '["calibrate"]["path"]="text.txt"'
 check 'a receipt holds the text of its recipe file' python3 -c 'import json; assert json.load(open("b/nibble.json"))["receipt"]["options"]["recipe"] == open("rules.json").read()'
 nibble convert "$MODEL" c.gguf --format gguf --quiet >"$seen.out"
 check 'no orders without gptq' [ "$(grep -c '"orders"' a/nibble.json)" = 0 ]
