@@ -145,7 +145,7 @@ def sign(path: Path, key: Path, *, force: bool = False, form: str = "json",
     owner = _Owner(**options)
     struct = fill(_api.nib_signature_options(), key=key, force=force)
     return owner.report(form, lambda number, sink, err: lib.nib_signature_write(
-        owner.engine.pointer, path_of(path), byref(struct), number, sink, err))
+        owner.root.pointer, path_of(path), byref(struct), number, sink, err))
 
 
 def verify_from(path: Path, source: Path, *, calibrate: Optional[Path] = None,
