@@ -149,7 +149,8 @@ typedef struct nib_quantize_options {
      * that the logits on `calibrate` come closer to those of the model as stored; "hqq", the float
      * zero with the least sum of |error|^(11/16), for schemes with float zeros; "awq", "search"
      * after scales of inputs were folded into the norms or rows that make them, chosen by what a
-     * layer's output on `calibrate` loses. NULL: "rtn" */
+     * layer's output on `calibrate` loses; "smooth", the same with scales for activations that
+     * become codes. NULL: "rtn" */
     const char *method;
     /* llama.cpp's importance matrix, for the method search instead of a text; NULL: none */
     const char *imatrix;

@@ -101,9 +101,10 @@ const option option_table[] = {
      "for the errors of the layers before it; takes several times as long), learn (qronos, and "
      "then the scales are trained until the logits are closer to those of the model as stored; "
      "takes longest), hqq (the float zero "
-     "of each group with which few weights lose much and most little; for schemes like int4wo), or "
+     "of each group with which few weights lose much and most little; for schemes like int4wo), "
      "awq (search, after scales of inputs were folded into what makes them, where a layer's output "
-     "then loses less; needs --calibrate)",
+     "then loses less; needs --calibrate), or smooth (awq with scales that make activations easier "
+     "to code, for schemes like 8da4w and int8dq)",
      ON_QUANTIZE},
     {"calibrate", 0, KIND_TEXT, AT(calibrate), "FILE",
      "text file for calibrating the activation scales of -static recipes, and methods",

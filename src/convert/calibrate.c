@@ -34,6 +34,10 @@ static void record(void *ctx, size_t site, const float *x, int64_t ld, int64_t m
         }
         for (int64_t j = 0; j < k && s->squares != NULL; j++)
             s->squares[j] += (double)x[i * ld + j] * (double)x[i * ld + j];
+        for (int64_t j = 0; j < k && s->extremes != NULL; j++) {
+            s->extremes[j] = fminf(s->extremes[j], x[i * ld + j]);
+            s->extremes[k + j] = fmaxf(s->extremes[k + j], x[i * ld + j]);
+        }
     }
 }
 

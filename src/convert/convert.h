@@ -40,6 +40,17 @@ struct nib_findings;
 nib_status nib__verify_signature(const nib_model *model, const nib_verify_from_options *options,
                                  struct nib_findings *findings, nib_ledger *notes, nib_err *err);
 
+/* Adds what --pack asks for to an output. */
+typedef struct nib_packing_job {
+    nib_model *model; /* the source */
+    const char *out;  /* its final name, for notes */
+    nib_ledger *ledger;
+    nib_arena *arena;
+} nib_packing_job;
+/* Packs the weights in `directory` for the rows that this machine would run, into it, and its
+ * tokenizer. */
+nib_status nib__pack_output(const nib_packing_job *job, const char *directory, nib_err *err);
+
 /* nib_verify_from of a checkpoint without a receipt: judges each of its tensors by the source's.
  * manifest: its path, or NULL if there is none. */
 nib_status nib__verify_by_source(nib_model *model, const nib_verify_from_options *options,
@@ -53,6 +64,8 @@ typedef struct nib_input_stats {
     /* [k] the sum of the squares of each input over the tokens in f64, ascending; NULL: not
      * wanted */
     double *squares;
+    /* [2][k] smallest and largest of each input, and 0; NULL: not wanted */
+    float *extremes;
 } nib_input_stats;
 
 /* The importance of k inputs for nib_quantizer, [k] from the arena: their squares over the mean,
@@ -67,8 +80,9 @@ typedef struct nib_calibration {
     int64_t tokens, window; /* both at least 1 */
 } nib_calibration;
 
-/* Runs the model as stored over a text and fills stats[site], zeroed but for `squares`, and *run.
- * The result does not depend on the number of threads, or on how the text is divided into steps. */
+/* Runs the model as stored over a text and fills stats[site], zeroed but for `squares` and
+ * `extremes`, and *run. The result does not depend on the number of threads, or on how the text is
+ * divided into steps. */
 nib_status nib__calibrate(nib_input_stats *stats, nib_calibration *run, nib_model *model,
                           const nib_request *request, const char *text_path, nib_err *err);
 

@@ -108,32 +108,38 @@ static void find_place(nib_fold_group *out, const nib_network *net, int value, i
         out->why = "the layer before it has other outputs";
 }
 
-bool nib__fold_is_scaled(const nib_quantize_layer *l, nib_ptq_method method)
+bool nib__fold_is_scaled(const nib_quantize_layer *l)
 {
-    return nib__layer_is_quantized(l) && !l->recode && l->choice.method == method;
+    return nib__layer_is_quantized(l) && !l->recode && nib__ptq_scales(l->choice.method);
 }
 
 /* Whether the recipe lets all weights of a group change. */
 static void check_layers(nib_fold_group *out, const nib_network *net,
-                         const nib_quantize_layer *layers, nib_ptq_method method)
+                         const nib_quantize_layer *layers)
 {
-    bool all = out->before == SIZE_MAX || nib__fold_is_scaled(&layers[out->before], method);
+    const nib_ptq_method method = layers[out->sites[0]].choice.method;
+    bool all = out->before == SIZE_MAX || nib__fold_is_scaled(&layers[out->before]);
+    bool coded = method != NIB_PTQ_SMOOTH;
     if (out->why == NULL && !all)
-        out->why = "the linear layer before it is not of the same method";
+        out->why = "the linear layer before it is not of a method that scales inputs";
     for (int i = 0; i < out->count && out->why == NULL; i++) {
         const size_t site = out->sites[i];
-        if (!nib__fold_is_scaled(&layers[site], method))
+        const nib_act act = layers[site].choice.scheme.act;
+        coded = coded || act != NIB_ACT_FLOAT;
+        if (!nib__fold_is_scaled(&layers[site]) || layers[site].choice.method != method)
             out->why = "a layer that reads the same input is not of the same method";
-        else if (layers[site].choice.scheme.act == NIB_ACT_I8_STATIC)
+        else if (act == NIB_ACT_I8_STATIC && method == NIB_PTQ_AWQ)
             out->why = "its activation scale is static";
         else if (!net->sites[site].plain)
             out->why = "its stored weight is not plain";
     }
+    if (out->why == NULL && !coded)
+        out->why = "its activations are floats";
 }
 
 nib_status nib__fold_groups(nib_fold_group **groups, size_t *count, const nib_network *net,
-                            int64_t layer, const nib_quantize_layer *layers, nib_ptq_method method,
-                            nib_arena *arena, nib_err *err)
+                            int64_t layer, const nib_quantize_layer *layers, nib_arena *arena,
+                            nib_err *err)
 {
     const nib_graph *g = &net->graph;
     int *values = nib__arena_take(arena, g->node_count, sizeof *values);
@@ -164,7 +170,7 @@ nib_status nib__fold_groups(nib_fold_group **groups, size_t *count, const nib_ne
             to->why = "too many layers read its input";
     }
     for (size_t i = 0; i < *count; i++)
-        check_layers(&(*groups)[i], net, layers, method);
+        check_layers(&(*groups)[i], net, layers);
     return NIB_OK;
 }
 

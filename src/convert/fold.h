@@ -25,15 +25,16 @@ typedef struct nib_fold_group {
     const char *why;                 /* why the input cannot have scales; NULL: it can */
 } nib_fold_group;
 
-/* Whether the method chooses the codes of a layer. */
-bool nib__fold_is_scaled(const nib_quantize_layer *layer, nib_ptq_method method);
+/* Whether the method of a layer scales inputs. */
+bool nib__fold_is_scaled(const nib_quantize_layer *layer);
 /* The row of `before` that makes input j. */
 int64_t nib__fold_row_of(const nib_fold_group *group, int64_t j);
 
 /* Finds the groups of decoder layer `layer`, in the order of the graph; layers: [site_count], those
- * of choice.method `method` may be scaled. *groups is in the arena. */
+ * whose method scales inputs may be scaled, together if they have the same. *groups is in the
+ * arena. */
 nib_status nib__fold_groups(nib_fold_group **groups, size_t *count, const nib_network *net,
-                            int64_t layer, const nib_quantize_layer *layers, nib_ptq_method method,
-                            nib_arena *arena, nib_err *err);
+                            int64_t layer, const nib_quantize_layer *layers, nib_arena *arena,
+                            nib_err *err);
 
 #endif

@@ -715,7 +715,8 @@ static void name_method(const nib_gptq_run *g)
 nib_status nib__gptq_with_text(nib_gptq_run *g, nib_gptq_job run, void *ctx, nib_err *err)
 {
     const nib_request *r = g->job->request;
-    const nib_request as_stored = {.dtype = r->dtype, .context = r->context};
+    const char *dtype = g->job->dtype != NULL ? g->job->dtype : r->dtype;
+    const nib_request as_stored = {.dtype = dtype, .context = r->context};
     const nib_tokenizer *tokenizer;
     nib_plan *plan = NULL;
     int32_t *ids = NULL;

@@ -17,6 +17,7 @@ enum { NIB_GPTQ_TOKENS = 65536 }; /* of the text at most */
 typedef struct nib_gptq {
     int64_t tokens;             /* of the text at most; nib__gptq sets it */
     size_t *orders;             /* [NIB_INPUTS_ORDERS] result: layers coded in each order */
+    const char *dtype;          /* of the run instead of the request's; NULL: the request's */
     nib_quantize_layer *layers; /* [site_count] those of the method get their codes */
     const nib_request *request; /* dtype and context of the calibration */
     const char *text;           /* path */

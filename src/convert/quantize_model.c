@@ -4,7 +4,6 @@
  * nib_convert: streams every weight as it is.
  */
 #include "arch.h"
-#include "awq.h"
 #include "bias_codes.h"
 #include "convert_gguf.h"
 #include "convert.h"
@@ -12,11 +11,11 @@
 #include "imatrix.h"
 #include "mixed.h"
 #include "public_struct.h"
-#include "packed.h"
 #include "quantize.h"
 #include "quantizer.h"
 #include "receipt_options.h"
 #include "renames.h"
+#include "scales.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +33,8 @@ typedef struct work {
     nib_plan *plan;     /* for the machine that will run the result; NULL: not named */
     nib_ledger ledger;
     nib_gptq gptq;                /* its codes, while the output is written */
-    nib_awq awq;                  /* its scales */
+    nib_input_stats *stats;       /* [site_count] of a calibration; NULL: none ran */
+    nib_scales scales;            /* of awq and smooth */
     nib_asked asked;              /* for the receipt */
     const nib_examiner *examiner; /* NULL: the output is published, and reported */
 } work;
@@ -72,9 +72,10 @@ static nib_status default_method(nib_ptq_method *out, const nib_quantize_options
     *out = NIB_PTQ_RTN;
     if (o->method == NULL || nib__ptq_parse(out, o->method))
         return NIB_OK;
-    return nib__fail(err, NIB_USAGE,
-                     "method \"%.40s\" is not one of rtn, search, gptq, hqq, qronos, awq, learn",
-                     o->method);
+    return nib__fail(
+        err, NIB_USAGE,
+        "method \"%.40s\" is not one of rtn, search, gptq, hqq, qronos, awq, learn, smooth",
+        o->method);
 }
 
 /* Refuses a method that no layer would use. */
@@ -120,7 +121,7 @@ static nib_status choose_layers(work *w, nib_err *err)
 static bool is_searched(const nib_quantize_layer *l)
 {
     return nib__layer_is_quantized(l) && !l->recode &&
-           (l->choice.method == NIB_PTQ_SEARCH || l->choice.method == NIB_PTQ_AWQ);
+           (l->choice.method == NIB_PTQ_SEARCH || nib__ptq_scales(l->choice.method));
 }
 
 static size_t count_method(const work *w, nib_ptq_method method)
@@ -131,6 +132,12 @@ static size_t count_method(const work *w, nib_ptq_method method)
         count += nib__layer_is_quantized(l) && !l->recode && l->choice.method == method;
     }
     return count;
+}
+
+static size_t count_searched(const work *w)
+{
+    return count_method(w, NIB_PTQ_SEARCH) + count_method(w, NIB_PTQ_AWQ) +
+           count_method(w, NIB_PTQ_SMOOTH);
 }
 
 /* Whether a layer becomes blocks whose scales only the CPU chooses. */
@@ -191,19 +198,23 @@ static nib_status use_stats(work *w, const nib_input_stats *stats, nib_err *err)
 static nib_status run_calibration(work *w, const char *text, nib_err *err)
 {
     const nib_network *net = &w->model->net;
-    const bool wants_squares = w->options->imatrix == NULL &&
-                               count_method(w, NIB_PTQ_SEARCH) + count_method(w, NIB_PTQ_AWQ) > 0;
+    const bool wants_squares = w->options->imatrix == NULL && count_searched(w) > 0;
     nib_calibration ran;
     nib_input_stats *stats = nib__arena_take(&w->arena, net->site_count, sizeof *stats);
     if (stats == NULL)
         return nib__fail_memory(err, net->site_count * sizeof *stats, "the calibration");
-    for (size_t i = 0; i < net->site_count && wants_squares; i++) {
+    w->stats = stats;
+    for (size_t i = 0; i < net->site_count; i++) {
+        const uint64_t k = (uint64_t)net->sites[i].k;
+        const bool is_smooth = w->layers[i].choice.method == NIB_PTQ_SMOOTH;
         if (!is_searched(&w->layers[i]) || w->layers[i].role == NIB_ROLE_EMBED)
             continue;
-        stats[i].squares = nib__arena_take(&w->arena, (uint64_t)net->sites[i].k, sizeof(double));
-        if (stats[i].squares == NULL)
-            return nib__fail_memory(err, (uint64_t)net->sites[i].k * sizeof(double),
-                                    "the calibration");
+        if (wants_squares)
+            stats[i].squares = nib__arena_take(&w->arena, k, sizeof(double));
+        if (is_smooth)
+            stats[i].extremes = nib__arena_take(&w->arena, 2 * k, sizeof(float));
+        if ((wants_squares && !stats[i].squares) || (is_smooth && !stats[i].extremes))
+            return nib__fail_memory(err, k * sizeof(double), "the calibration");
     }
     NIB_TRY(nib__calibrate(stats, &ran, w->model, w->options->request, text, err));
     NIB_TRY(use_stats(w, stats, err));
@@ -304,12 +315,15 @@ static nib_status run_gptq(work *w, const char *text, nib_err *err)
     return NIB_OK;
 }
 
-/* Runs the method awq. */
-static nib_status run_awq(work *w, nib_err *err)
+/* Runs the methods awq and smooth. */
+static nib_status run_scales(work *w, nib_err *err)
 {
-    w->awq = (nib_awq){
-        .layers = w->layers, .options = w->options, .ledger = &w->ledger, .arena = &w->arena};
-    return nib__awq(&w->awq, w->model, err);
+    w->scales = (nib_scales){.layers = w->layers,
+                             .stats = w->stats,
+                             .options = w->options,
+                             .ledger = &w->ledger,
+                             .arena = &w->arena};
+    return nib__scales(&w->scales, w->model, err);
 }
 
 /* When the output is complete: removes the store, and adds notes that are not about the output. */
@@ -332,10 +346,11 @@ static nib_status calibrate(work *w, nib_err *err)
 {
     const char *text = w->options->calibrate, *imatrix = w->options->imatrix;
     const bool is_static = nib__recipe_needs_calibration(w->recipe);
-    const size_t scaled = count_method(w, NIB_PTQ_AWQ), qronos = count_method(w, NIB_PTQ_QRONOS),
-                 learned = count_method(w, NIB_PTQ_LEARN),
+    const size_t smooth = count_method(w, NIB_PTQ_SMOOTH),
+                 scaled = count_method(w, NIB_PTQ_AWQ) + smooth,
+                 qronos = count_method(w, NIB_PTQ_QRONOS), learned = count_method(w, NIB_PTQ_LEARN),
                  coded = count_method(w, NIB_PTQ_GPTQ) + qronos + learned,
-                 searched = scaled + count_method(w, NIB_PTQ_SEARCH);
+                 searched = count_searched(w);
     const nib_ptq_method coding = learned > 0  ? NIB_PTQ_LEARN
                                   : qronos > 0 ? NIB_PTQ_QRONOS
                                                : NIB_PTQ_GPTQ;
@@ -362,7 +377,7 @@ static nib_status calibrate(work *w, nib_err *err)
             err, NIB_USAGE,
             "the recipe has static activation scales; give a text to calibrate them with "
             "--calibrate TEXT");
-    NIB_TRY(nib__awq_check(w->layers, w->model->net.site_count, text, err));
+    NIB_TRY(nib__scales_check(w->layers, w->model->net.site_count, text, err));
     if (!w->options->dry_run)
         NIB_TRY(nib__asked_inputs(&w->asked, uses_text ? text : NULL, imatrix,
                                   w->model->tokenizer_path, &w->arena, err));
@@ -374,10 +389,10 @@ static nib_status calibrate(work *w, nib_err *err)
         return nib__path_kind(text) == NIB_PATH_FILE
                    ? NIB_OK
                    : nib__fail(err, NIB_IO, "%s: file not found", text);
-    if (is_static || (searched > 0 && !imatrix))
+    if (is_static || smooth > 0 || (searched > 0 && !imatrix))
         NIB_TRY(run_calibration(w, text, err));
     if (scaled > 0)
-        NIB_TRY(run_awq(w, err));
+        NIB_TRY(run_scales(w, err));
     return coded > 0 ? run_gptq(w, text, err) : NIB_OK;
 }
 
@@ -526,58 +541,12 @@ static nib_status check_pack(const work *w, bool pack, const char *format, nib_e
                      w->out);
 }
 
-/* Writes the tables of its tokenizer. One that does not open is reported when it is used. */
-static nib_status pack_tokenizer(work *w, const char *directory, nib_err *err)
-{
-    const nib_allocator *a = &w->model->engine->allocator;
-    const char *json = nib__path_join(&w->arena, directory, "tokenizer.json"),
-               *config = nib__path_join(&w->arena, directory, "tokenizer_config.json"),
-               *tables = nib__path_join(&w->arena, directory, NIB_TABLES_NAME);
-    nib_err why = {NIB_OK, ""};
-    uint64_t bytes = 0;
-    char size[32];
-    if (!json || !config || !tables)
-        return nib__fail_memory(err, strlen(w->out), "a path");
-    if (nib__path_kind(json) != NIB_PATH_FILE)
-        return NIB_OK;
-    if (nib__path_kind(config) != NIB_PATH_FILE)
-        config = NULL;
-    const nib_status status = nib__tokenizer_write_tables(tables, json, config, &bytes, a, &why);
-    if (status == NIB_OK)
-        nib__ledger_add_note(&w->ledger, "packed", "%s/%s: the tokenizer, %s", w->out,
-                             NIB_TABLES_NAME, nib__format_bytes(size, bytes));
-    else if (status == NIB_BAD_INPUT || status == NIB_UNSUPPORTED)
-        nib__ledger_add_note(&w->ledger, "packed", "no tokenizer tables: %s", why.text);
-    else
-        return nib__fail(err, status, "%s", why.text);
-    return NIB_OK;
-}
-
-/* Packs the result's weights for the rows that this machine would run, into its directory. */
 static nib_status pack_result(void *ctx, const char *directory, nib_err *err)
 {
     work *w = ctx;
-    nib_engine *engine = w->model->engine;
-    nib_model *made = NULL;
-    nib_plan *plan = NULL;
-    nib_packed_report report;
-    char size[32];
-    const char *place = nib__path_join(&w->arena, directory, NIB_PACKED_NAME);
-    if (!place)
-        return nib__fail_memory(err, strlen(directory), "a path");
-    nib_status status = nib_model_open(&made, engine, directory, NULL, err);
-    if (status == NIB_OK)
-        status = nib_plan_open(&plan, made, NULL, err);
-    if (status == NIB_OK)
-        status = nib_plan_status(plan, err);
-    if (status == NIB_OK)
-        status = nib__packed_write(&report, place, &made->net, &plan->assignment, err);
-    if (status == NIB_OK)
-        nib__ledger_add_note(&w->ledger, "packed", "%s/%s: %zu weights, %s", w->out,
-                             NIB_PACKED_NAME, report.count, nib__format_bytes(size, report.bytes));
-    nib_plan_close(plan);
-    nib_model_close(made);
-    return status == NIB_OK ? pack_tokenizer(w, directory, err) : status;
+    const nib_packing_job job = {
+        .model = w->model, .out = w->out, .ledger = &w->ledger, .arena = &w->arena};
+    return nib__pack_output(&job, directory, err);
 }
 
 /* Writes the chosen recipe; directory: of OUT before it is complete; NULL: OUT is a file. */
@@ -738,13 +707,13 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(complete_job(w, &job, err));
     NIB_TRY(nib__quantize_check(&job, err)); /* before the calibration, which may take hours */
     NIB_TRY(calibrate(w, err));
-    job.vectors = w->awq.vectors;
-    job.vector_count = w->awq.vector_count;
+    job.vectors = w->scales.vectors;
+    job.vector_count = w->scales.vector_count;
     for (int m = 0; m < NIB_PTQ_COUNT; m++)
         w->asked.layers[m] = count_method(w, (nib_ptq_method)m);
     NIB_TRY(nib__quantize(&w->ledger, &report, &job, err));
     finish_gptq(w);
-    nib__awq_note(&w->awq);
+    nib__scales_note(&w->scales);
     NIB_TRY(finish_mixed(w, err));
     return render(w, &report, form, sink, err);
 }

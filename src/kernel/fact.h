@@ -127,6 +127,7 @@ typedef enum nib_ptq_method {
     NIB_PTQ_QRONOS, /* as GPTQ, for the outputs of the model as stored */
     NIB_PTQ_AWQ,    /* as SEARCH, after scales of inputs were folded into what makes them */
     NIB_PTQ_LEARN,  /* as QRONOS, then moved along gradients */
+    NIB_PTQ_SMOOTH, /* as AWQ, with scales that make activations easier to code */
     NIB_PTQ_COUNT
 } nib_ptq_method;
 
@@ -140,6 +141,18 @@ NIB_INLINE bool nib__ptq_sweeps(nib_ptq_method method)
 NIB_INLINE bool nib__ptq_pairs(nib_ptq_method method)
 {
     return method == NIB_PTQ_QRONOS || method == NIB_PTQ_LEARN;
+}
+
+/* Whether a method scales the inputs of layers on a text, before codes are chosen by a search. */
+NIB_INLINE bool nib__ptq_scales(nib_ptq_method method)
+{
+    return method == NIB_PTQ_AWQ || method == NIB_PTQ_SMOOTH;
+}
+
+/* Whether a method cannot do without a text. */
+NIB_INLINE bool nib__ptq_needs_text(nib_ptq_method method)
+{
+    return nib__ptq_sweeps(method) || nib__ptq_scales(method);
 }
 
 /* X(id, kind, key, owner, noun, names of its values or NULL) */

@@ -16,10 +16,14 @@ enum {
 };
 
 /* see: the f32 input of every linear layer before it runs: [m][ld], k wide. Calibration sets one.
+ * replace: what a linear layer outside of experts reads instead of x: [m][k], until the next call
+ * but two for m <= NIB_FEW_TOKENS, else until the next; NULL: x. On the CPU in plans of f32 only.
  * routes: a router's logits before each ROUTE, [m][ld] in host memory; what it changes is used.
  * NULL: none. */
 typedef struct nib_observer {
     void (*see)(void *ctx, size_t site, const float *x, int64_t ld, int64_t m, int64_t k);
+    const float *(*replace)(void *ctx, size_t site, const float *x, int64_t ld, int64_t m,
+                            int64_t k);
     void (*routes)(void *ctx, float *logits, int64_t ld, int64_t m);
     void *ctx;
 } nib_observer;

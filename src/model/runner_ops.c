@@ -162,6 +162,22 @@ static nib_status run_quant(nib_runner *r, const nib_node *node, int64_t m, nib_
     return nib__run_rows(r, row, &args, m, err);
 }
 
+/* The input of a linear layer, which an observer may replace. */
+static nib_input input_of(nib_runner *r, const nib_node *node, int64_t m)
+{
+    nib_input input = quant_of(r, node, m).out;
+    const nib_observer *o = &r->observer;
+    if (o->replace == NULL || node->side != NIB_SIDE_CPU || r->plan->dtype != NIB_TYPE_F32)
+        return input;
+    const float *other = o->replace(o->ctx, node->site, nib__node_values(r, node, node->from),
+                                    r->ops.ld[node->from], m, input.k);
+    if (other != NULL) {
+        input.f32 = (float *)(uintptr_t)other; /* products only read it */
+        input.ld = input.k;
+    }
+    return input;
+}
+
 static nib_linear linear_of(nib_runner *r, const nib_node *node, const nib_kernel *row, int64_t m)
 {
     const nib_loaded *loaded = &r->weights[node->site];
@@ -170,7 +186,7 @@ static nib_linear linear_of(nib_runner *r, const nib_node *node, const nib_kerne
                         r->ops.ld[node->from], m, loaded->w.k);
     return (nib_linear){.w = &loaded->w,
                         .packed = nib__weight_packed(loaded, row),
-                        .x = quant_of(r, node, m).out,
+                        .x = input_of(r, node, m),
                         .y = nib__node_values(r, node, node->to),
                         .ldy = r->ops.ld[node->to],
                         .bias = loaded->bias,

@@ -60,7 +60,7 @@ static nib_status open_converted(loading *l, nib_err *err)
                          "static activation scales need a calibration text; run nibble quantize "
                          "--calibrate TEXT first");
     const nib_ptq_method method = l->plan->layer->method;
-    if ((nib__ptq_sweeps(method) || method == NIB_PTQ_AWQ) && quantize)
+    if (nib__ptq_needs_text(method) && quantize)
         return nib__fail(err, NIB_USAGE,
                          "the method %s needs a calibration text; run nibble quantize "
                          "--calibrate TEXT first",

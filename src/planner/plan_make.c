@@ -390,34 +390,30 @@ static void report_generation(nib_plan *p)
                            NIB_BY_OPTION);
 }
 
+static void note_uncalibrated(nib_plan *p, const char *code, const char *what, size_t count)
+{
+    if (count > 0)
+        nib__ledger_add_note(&p->assignment.ledger, code,
+                             "%s: %zu layers need a calibration text, so a run with this "
+                             "recipe is refused; this plan is for what `nibble quantize "
+                             "--calibrate TEXT` writes",
+                             what, count);
+}
+
 /* Says which layers a run would refuse to load, because they are quantized with a text. */
 static void note_calibration(nib_plan *p)
 {
-    size_t by_gptq = 0, by_qronos = 0, by_awq = 0, by_learn = 0, static_acts = 0;
+    size_t by[NIB_PTQ_COUNT] = {0}, static_acts = 0;
     for (size_t i = 0; i < p->model->net.site_count; i++) {
         const nib_scheme *done = &p->assignment.layers[i].done;
-        by_gptq += p->layers[i].method == NIB_PTQ_GPTQ;
-        by_qronos += p->layers[i].method == NIB_PTQ_QRONOS;
-        by_awq += p->layers[i].method == NIB_PTQ_AWQ;
-        by_learn += p->layers[i].method == NIB_PTQ_LEARN;
+        by[p->layers[i].method]++;
         static_acts +=
             done->act == NIB_ACT_I8_STATIC && !nib__scheme_is_quantized(&p->layers[i].stored);
     }
-    const struct {
-        size_t count;
-        const char *code, *what;
-    } of[] = {{by_gptq, "method", "gptq"},
-              {by_qronos, "method", "qronos"},
-              {by_awq, "method", "awq"},
-              {by_learn, "method", "learn"},
-              {static_acts, "activations", "static activation scales"}};
-    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++)
-        if (of[i].count > 0)
-            nib__ledger_add_note(&p->assignment.ledger, of[i].code,
-                                 "%s: %zu layers need a calibration text, so a run with this "
-                                 "recipe is refused; this plan is for what `nibble quantize "
-                                 "--calibrate TEXT` writes",
-                                 of[i].what, of[i].count);
+    for (int m = 0; m < NIB_PTQ_COUNT; m++)
+        if (nib__ptq_needs_text((nib_ptq_method)m))
+            note_uncalibrated(p, "method", nib__ptq_names[m], by[m]);
+    note_uncalibrated(p, "activations", "static activation scales", static_acts);
 }
 
 static void add_notes(nib_plan *p)

@@ -95,9 +95,9 @@ static void note_methods(nib_ledger *ledger)
                 ledger, "method",
                 "%s: %zu layers; their %s is %.1f %% below that of rounding, on average", method,
                 count,
-                m == NIB_PTQ_HQQ   ? "error to the power 11/16"
-                : m == NIB_PTQ_AWQ ? "error of the layer's output"
-                                   : "weighted squared error",
+                m == NIB_PTQ_HQQ                     ? "error to the power 11/16"
+                : nib__ptq_scales((nib_ptq_method)m) ? "error of the layer's output"
+                                                     : "weighted squared error",
                 100 * (1 - left / (double)count));
     }
 }

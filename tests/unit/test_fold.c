@@ -3,18 +3,7 @@
  * Scales of inputs folded into what makes them: for each family, a model with folded scales, powers
  * of two, gives the logits of the model without; and which inputs have no place for scales.
  */
-#include "fold.h"
-#include "safetensors_build.h"
-#include "session_handle.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
-enum { TOKENS = 12, PATH = 512 };
+#include "folding.h"
 
 static const char routed[] = "more than linear layers reads its input";
 
@@ -43,196 +32,24 @@ static const struct {
     {"deepseek_v2", 7, 5, routed, 0},
 };
 
-typedef struct folding {
-    nib_engine *engine;
-    nib_model *model;
-    nib_quantize_layer *layers;
-    char *file; /* bytes of model.safetensors */
-    size_t size;
-} folding;
-
-static nib_model *must_open_model(nib_engine *engine, const char *path)
-{
-    nib_model *model;
-    nib_err err;
-    if (nib_model_open(&model, engine, path, NULL, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    return model;
-}
-
 /* Power of two for input j, the same for inputs that read one row. */
 static float scale_of(const nib_fold_group *f, int64_t j)
 {
     return ldexpf(1, (int)(nib__fold_row_of(f, j) * 7 % 5) - 2);
 }
 
-/* Replaces the values of a stored tensor in the bytes of its file. */
-static void put_values(folding *f, const nib_tensor *t, const float *values, int64_t at,
-                       int64_t count)
-{
-    const nib_map *map = nib__checkpoint_file(f->model->net.checkpoint, 0);
-    const int64_t bytes = nib__type_bits(t->type) / 8;
-    nib__from_f32(f->file + ((const uint8_t *)t->data - map->at) + at * bytes, t->type, values,
-                  count);
-}
-
-static const nib_tensor *must_find(const folding *f, const char *module, const char *part)
-{
-    char name[NIB_NORM_NAME];
-    snprintf(name, sizeof name, "%s%s", module, part);
-    const nib_tensor *t = nib__checkpoint_find(f->model->net.checkpoint, name);
-    if (t == NULL)
-        fail_msg("%s is missing", name);
-    return t;
-}
-
-/* Rows and columns of a weight of the file. */
-static void fold_weight(folding *f, size_t site, nib_fold fold)
-{
-    const nib_site *at = &f->model->net.sites[site];
-    const nib_tensor *t = must_find(f, at->name, ".weight");
-    const int64_t k = at->k, bytes = nib__type_bits(t->type) / 8;
-    const nib_map *map = nib__checkpoint_file(f->model->net.checkpoint, 0);
-    float *row = calloc((size_t)k, sizeof *row);
-    for (int64_t i = 0; i < at->n; i++) {
-        nib__to_f32(row, f->file + ((const uint8_t *)t->data - map->at) + i * k * bytes, t->type,
-                    k);
-        nib__fold_row(&fold, i, row, k, t->type);
-        put_values(f, t, row, i * k, k);
-    }
-    free(row);
-    if (fold.rows == NULL || at->weight.bias == NULL)
-        return;
-    float *bias = calloc((size_t)at->n, sizeof *bias);
-    nib__weight_bias(&at->weight, bias);
-    for (int64_t i = 0; i < at->n; i++)
-        bias[i] *= fold.rows[i];
-    put_values(f, must_find(f, at->name, ".bias"), bias, 0, at->n);
-    free(bias);
-}
-
-static void fold_norm(folding *f, const nib_fold_group *g, nib_norm_part part)
-{
-    char name[NIB_NORM_NAME];
-    const nib_network *net = &f->model->net;
-    const double offset =
-        part == NIB_NORM_BIAS
-            ? 0
-            : nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, (size_t)g->norm)->offset;
-    float *values = calloc((size_t)g->k, sizeof *values);
-    assert_int_equal(nib__network_norm(values, net, (size_t)g->norm, part, NULL), NIB_OK);
-    for (int64_t j = 0; j < g->k; j++)
-        values[j] = (float)(((double)values[j] + offset) / (double)scale_of(g, j) - offset);
-    nib__network_norm_name(name, net, (size_t)g->norm, part);
-    put_values(f, nib__checkpoint_find(net->checkpoint, name), values, 0, g->k);
-    free(values);
-}
-
-static void fold_group(folding *f, const nib_fold_group *g)
-{
-    float *columns = calloc((size_t)g->k, sizeof *columns);
-    for (int64_t j = 0; j < g->k; j++)
-        columns[j] = scale_of(g, j);
-    for (int i = 0; i < g->count; i++)
-        fold_weight(f, g->sites[i], (nib_fold){.columns = columns});
-    if (g->norm >= 0) {
-        const nib_graph *graph = &f->model->net.graph;
-        fold_norm(f, g, NIB_NORM_STORED);
-        if (nib__graph_weight(graph, NIB_WEIGHT_NORM, (size_t)g->norm)->bias)
-            fold_norm(f, g, NIB_NORM_BIAS);
-    } else {
-        float *rows = calloc((size_t)f->model->net.sites[g->before].n, sizeof *rows);
-        for (int64_t j = 0; j < g->k; j++)
-            rows[nib__fold_row_of(g, j)] = 1 / columns[j];
-        fold_weight(f, g->before, (nib_fold){.rows = rows});
-        free(rows);
-    }
-    free(columns);
-}
-
-/* Folds what it can; counts it, and what it cannot. */
-static void fold_layers(folding *f, int count[2], const char **why)
-{
-    const nib_network *net = &f->model->net;
-    nib_arena arena;
-    const nib_allocator a = nib__allocator_default();
-    nib__arena_init(&arena, &a, 0);
-    count[0] = count[1] = 0;
-    for (int64_t l = 0; l < net->config.layers; l++) {
-        nib_fold_group *groups;
-        size_t found;
-        assert_int_equal(
-            nib__fold_groups(&groups, &found, net, l, f->layers, NIB_PTQ_AWQ, &arena, NULL),
-            NIB_OK);
-        for (size_t i = 0; i < found; i++) {
-            count[groups[i].why != NULL]++;
-            if (groups[i].why == NULL)
-                fold_group(f, &groups[i]);
-            else
-                *why = groups[i].why;
-        }
-    }
-    nib__arena_free(&arena);
-}
-
-/* Logits of the last token, from calloc. */
-static float *logits_of(nib_model *model, int64_t *vocab)
-{
-    const nib_request request = {.size = sizeof request, .dtype = "f32"};
-    nib_slot slots[TOKENS];
-    nib_plan *plan;
-    nib_session *session;
-    const float *logits;
-    nib_err err;
-    if (nib_plan_open(&plan, model, &request, &err) != NIB_OK ||
-        nib_session_open(&session, model, plan, 1, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    for (int i = 0; i < TOKENS; i++)
-        slots[i] = (nib_slot){
-            .position = i, .token = 3 + 5 * i, .outputs = i + 1 == TOKENS ? NIB_SLOT_LOGITS : 0};
-    if (nib_session_step(session, slots, TOKENS, &logits, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    *vocab = nib_session_vocab(session);
-    float *out = calloc((size_t)*vocab, sizeof *out);
-    memcpy(out, logits, (size_t)*vocab * sizeof *out);
-    nib_session_close(session);
-    nib_plan_close(plan);
-    return out;
-}
-
-static void write_model(const folding *f, char *folder, const char *family)
-{
-    char path[PATH], *config;
-    size_t size;
-    const nib_allocator a = nib__allocator_default();
-    make_directory(folder);
-    snprintf(path, sizeof path, "tests/golden/models/%s/config.json", family);
-    assert_int_equal(nib__file_read(&config, &size, path, 1 << 20, &a, NULL), NIB_OK);
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    assert_int_equal(nib__file_replace(path, config, size, &a, NULL), NIB_OK);
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    assert_int_equal(nib__file_replace(path, f->file, f->size, &a, NULL), NIB_OK);
-    nib__release(&a, config);
-}
-
 static void check_family(nib_engine *engine, size_t at)
 {
-    const nib_allocator a = nib__allocator_default();
-    char path[PATH], folder[256];
+    char path[FOLD_PATH], folder[256];
     const char *why = NULL;
     int count[2];
     int64_t vocab;
     double largest = 0, worst = 0;
-    folding f = {.engine = engine};
+    folding f;
+    const nib_scheme scheme = {.code = NIB_CODE_I4, .symmetric = true};
     snprintf(path, sizeof path, "tests/golden/models/%s", families[at].family);
-    f.model = must_open_model(engine, path);
-    f.layers = calloc(f.model->net.site_count, sizeof *f.layers);
-    for (size_t i = 0; i < f.model->net.site_count; i++)
-        f.layers[i] = (nib_quantize_layer){
-            .name = f.model->net.sites[i].name,
-            .choice = {.method = NIB_PTQ_AWQ, .scheme = {.code = NIB_CODE_I4, .symmetric = true}}};
-    snprintf(path, sizeof path, "tests/golden/models/%s/model.safetensors", families[at].family);
-    assert_int_equal(nib__file_read(&f.file, &f.size, path, 1 << 26, &a, NULL), NIB_OK);
+    open_folding(&f, engine, path, NIB_PTQ_AWQ, &scheme);
+    f.scale = scale_of;
     fold_layers(&f, count, &why);
     assert_int_equal(count[0], families[at].folded);
     assert_int_equal(count[1], families[at].others);
@@ -240,7 +57,7 @@ static void check_family(nib_engine *engine, size_t at)
         assert_string_equal(why, families[at].why);
     else
         assert_null(why);
-    write_model(&f, folder, families[at].family);
+    write_model(&f, folder, path);
     nib_model *folded = must_open_model(engine, folder);
     float *want = logits_of(f.model, &vocab), *got = logits_of(folded, &vocab);
     for (int64_t i = 0; i < vocab; i++) {
@@ -252,9 +69,7 @@ static void check_family(nib_engine *engine, size_t at)
     free(want);
     free(got);
     nib_model_close(folded);
-    nib_model_close(f.model);
-    nib__release(&a, f.file);
-    free(f.layers);
+    close_folding(&f);
     drop_directory(folder);
 }
 

@@ -96,13 +96,13 @@ nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const 
                                  nib_err *err)
 {
     char name[64];
-    if (method != NIB_PTQ_RTN && nib__quantizer_is_one(q))
+    const bool is_one = nib__quantizer_is_one(q);
+    if (method != NIB_PTQ_RTN && method != NIB_PTQ_SMOOTH && is_one)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the method %s chooses scales of groups or rows, and %s has one scale for "
                          "the whole tensor; use rows, or the method rtn",
                          nib__ptq_names[method], nib__scheme_name(name, &q->scheme));
-    if ((nib__ptq_sweeps(method) || method == NIB_PTQ_AWQ) &&
-        nib__quant_family(&q->scheme) == NIB_QUANT_SUPER)
+    if (nib__ptq_needs_text(method) && nib__quant_family(&q->scheme) == NIB_QUANT_SUPER)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the method %s does not choose scales of super-blocks, as %s has; use "
                          "search",
@@ -118,7 +118,7 @@ nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const 
                          "the method hqq moves float zeros, and %s has none of its own; use "
                          "search, or a scheme like int4wo",
                          nib__scheme_name(name, &q->scheme));
-    q->method = method == NIB_PTQ_AWQ ? NIB_PTQ_SEARCH : method;
+    q->method = !nib__ptq_scales(method) ? method : is_one ? NIB_PTQ_RTN : NIB_PTQ_SEARCH;
     q->importance = importance;
     return NIB_OK;
 }

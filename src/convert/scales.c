@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs the text a decoder layer at a time with the weights as stored, in f32. For each input of
+ * linear layers that can be scaled, it runs the layer again with the weights that the codes of each
+ * candidate stand for, and with the codes of that input if the layer codes its activations; it
+ * keeps the candidate whose output is nearest to that of the stored weights. The other weights and
+ * inputs are as stored meanwhile.
+ */
+#include "plan_handle.h"
+#include "quantizer.h"
+#include "scales_run.h"
+
+#include <math.h>
+
+/* ---- a layer ---- */
+
+/* nib_observer.replace: inputs that become codes, and values again. */
+static const float *replace_input(void *ctx, size_t site, const float *x, int64_t ld, int64_t m,
+                                  int64_t k)
+{
+    nib_scales_run *w = ctx;
+    const nib_scales_input *input = &w->inputs[site];
+    if (!input->is_coded || input->codes.row == NULL)
+        return NULL;
+    float *rows = w->rows[w->next++ % (int)COUNT(w->rows)];
+    nib__act_codes_rows(&input->codes, input->columns, x, ld, m, k, rows, w->room,
+                        w->g.model->engine->pool);
+    return rows;
+}
+
+/* The squared distance of the layer's output with the weights that are loaded. */
+static nib_status measure(nib_scales_run *w, size_t layer, double *lost, nib_err *err)
+{
+    nib_gptq_run *g = &w->g;
+    const int64_t floats = g->count * g->width;
+    const nib_gptq_stream stream = {.state = w->trial, .count = g->count};
+    memcpy(w->trial, g->coded.state, (size_t)floats * sizeof *w->trial);
+    NIB_TRY(nib__gptq_run_layer(g, &stream, layer, false, err));
+    *lost = 0;
+    for (int64_t i = 0; i < floats; i++) {
+        const double d = (double)w->trial[i] - (double)w->target[i];
+        *lost += d * d;
+    }
+    return NIB_OK;
+}
+
+/* Loads a candidate for the sites of the group, whose inputs it codes. */
+static nib_status load_candidate(nib_scales_run *w, int candidate, nib_err *err)
+{
+    NIB_TRY(nib__scales_make(w, candidate, err));
+    for (int i = 0; i < w->group->count; i++) {
+        const size_t site = w->group->sites[i];
+        nib_scales_input *input = &w->inputs[site];
+        if (w->job->layers[site].choice.scheme.act == NIB_ACT_I8_STATIC)
+            nib__scales_static(w, site, &input->codes.static_scale, &input->codes.static_zero);
+        input->columns = w->columns;
+        input->is_coded = true;
+        NIB_TRY(nib__scales_load(w, site, candidate, err));
+    }
+    return NIB_OK;
+}
+
+static nib_status measure_candidate(nib_scales_run *w, size_t layer, int candidate, double *lost,
+                                    nib_err *err)
+{
+    nib__arena_init(&w->held, &w->g.model->engine->allocator, 0);
+    nib_status status = load_candidate(w, candidate, err);
+    if (status == NIB_OK)
+        status = measure(w, layer, lost, err);
+    for (int i = 0; i < w->group->count; i++) {
+        w->inputs[w->group->sites[i]].is_coded = false;
+        if (status == NIB_OK)
+            status = nib__gptq_load_stored(&w->g, w->group->sites[i], err);
+    }
+    nib__arena_free(&w->held);
+    return status;
+}
+
+static nib_status scale_group(nib_scales_run *w, size_t layer, nib_err *err)
+{
+    double lost[2] = {0, 0};
+    int best = 0;
+    NIB_TRY(nib__scales_weigh(w, err));
+    for (int i = 0; i < NIB_SCALES_CANDIDATES; i++) {
+        double one = 0;
+        NIB_TRY(measure_candidate(w, layer, i, &one, err));
+        if (i == 0)
+            lost[0] = lost[1] = one;
+        else if (one < lost[1]) {
+            lost[1] = one;
+            best = i;
+        }
+    }
+    return nib__scales_keep(w, best, lost, err);
+}
+
+/* ---- notes ---- */
+
+/* Says of the sites of each reason why their inputs have no scales: every one by its name. */
+static nib_status note_unscaled(const nib_scales_run *w, const char *const *why, nib_err *err)
+{
+    const size_t sites = w->g.model->net.site_count;
+    for (size_t i = 0; i < sites; i++) {
+        bool known = why[i] == NULL;
+        size_t count = 0;
+        nib_text names;
+        for (size_t j = 0; j < i && !known; j++)
+            known = why[j] != NULL && strcmp(why[j], why[i]) == 0;
+        if (known)
+            continue;
+        nib__text_init(&names, &w->g.model->engine->allocator);
+        for (size_t j = i; j < sites; j++)
+            if (why[j] != NULL && strcmp(why[j], why[i]) == 0)
+                nib__text_format(&names, "%s%s", count++ == 0 ? "" : ", ", w->job->layers[j].name);
+        if (!names.failed)
+            nib__ledger_add_note(w->job->ledger, "method",
+                                 "%s: the inputs of %zu layers have no scales, as %s: %s",
+                                 w->g.job->name, count, why[i], names.at);
+        const bool failed = names.failed;
+        nib__text_free(&names);
+        if (failed)
+            return nib__fail_memory(err, sites, "names of layers");
+    }
+    return NIB_OK;
+}
+
+static void note_kept(const nib_scales_run *w)
+{
+    nib__ledger_add_note(w->job->ledger, "method",
+                         "%s: %zu inputs have scales, folded into what makes them; without scales "
+                         "%zu lose least of their layer's output by searched codes, and %zu by "
+                         "rounding",
+                         w->g.job->name, w->kept[2], w->kept[1], w->kept[0]);
+}
+
+/* ---- the layers ---- */
+
+/* Why a group keeps its inputs, beyond what the graph says; NULL: it need not. */
+static const char *check_group(const nib_scales_run *w, const nib_fold_group *f)
+{
+    const nib_network *net = &w->g.model->net;
+    if (f->why != NULL)
+        return f->why;
+    if (w->job->layers[f->sites[0]].importance == NULL)
+        return "they are 0 on the text";
+    if (f->before != SIZE_MAX && net->sites[f->before].weight.bias != NULL &&
+        w->job->options->request->bias != NULL)
+        return "the bias of the linear layer before it becomes codes";
+    return NULL;
+}
+
+static nib_status scale_layer(nib_scales_run *w, size_t layer, const char **why, nib_err *err)
+{
+    nib_gptq_run *g = &w->g;
+    nib_fold_group *groups;
+    nib_arena arena;
+    size_t begin, end, count;
+    float *target = g->coded.state;
+    nib__gptq_find_sites(g, (int64_t)layer, &begin, &end);
+    nib__gptq_cost_of(&g->cost, g, begin, end);
+    NIB_TRY(nib__gptq_load_sites(g, begin, end, err));
+    memcpy(w->target, g->coded.state, (size_t)(g->count * g->width) * sizeof *w->target);
+    const nib_gptq_stream stored = {.state = w->target, .count = g->count};
+    NIB_TRY(nib__gptq_run_layer(g, &stored, layer, false, err));
+    nib__arena_init(&arena, &g->model->engine->allocator, 0);
+    nib_status status = nib__fold_groups(&groups, &count, &g->model->net, (int64_t)layer,
+                                         w->job->layers, &arena, err);
+    for (size_t i = 0; i < count && status == NIB_OK; i++) {
+        const char *reason = check_group(w, &groups[i]);
+        for (int j = 0; j < groups[i].count; j++)
+            if (nib__fold_is_scaled(&w->job->layers[groups[i].sites[j]]))
+                why[groups[i].sites[j]] = reason;
+        w->group = &groups[i];
+        if (reason == NULL)
+            status = scale_group(w, layer, err);
+    }
+    nib__arena_free(&arena);
+    nib__gptq_unload_sites(g, begin, end);
+    g->coded.state = w->target;
+    w->target = target;
+    return status;
+}
+
+/* Multiply-adds of the layers, attention aside. */
+static nib_status count_all(nib_scales_run *w, nib_err *err)
+{
+    nib_gptq_run *g = &w->g;
+    nib_gptq_cost cost;
+    for (int64_t l = 0; l < g->model->net.config.layers; l++) {
+        nib_fold_group *groups;
+        nib_arena arena;
+        size_t begin, end, count, scaled = 0;
+        nib__arena_init(&arena, &g->model->engine->allocator, 0);
+        const nib_status status =
+            nib__fold_groups(&groups, &count, &g->model->net, l, w->job->layers, &arena, err);
+        for (size_t i = 0; i < count && status == NIB_OK; i++)
+            scaled += check_group(w, &groups[i]) == NULL;
+        nib__arena_free(&arena);
+        NIB_TRY(status);
+        nib__gptq_find_sites(g, l, &begin, &end);
+        nib__gptq_cost_of(&cost, g, begin, end);
+        g->total += (double)g->count * cost.pass * (double)(1 + scaled * NIB_SCALES_CANDIDATES);
+    }
+    return NIB_OK;
+}
+
+static nib_status scale_layers(nib_scales_run *w, const char **why, nib_err *err)
+{
+    nib_gptq_run *g = &w->g;
+    const uint64_t start = nib__now_ns();
+    for (size_t i = 0; i < g->model->net.site_count; i++)
+        if (nib__fold_is_scaled(&w->job->layers[i]))
+            why[i] = g->model->net.sites[i].experts > 1 ? "they are of experts"
+                                                        : "they are outside of the decoder layers";
+    NIB_TRY(count_all(w, err));
+    NIB_TRY(nib__gptq_predict(g, err));
+    for (int64_t l = 0; l < g->model->net.config.layers; l++)
+        NIB_TRY(scale_layer(w, (size_t)l, why, err));
+    NIB_TRY(nib__gptq_count(g, g->total, err));
+    w->job->seconds = (double)(nib__now_ns() - start) * 1e-9;
+    w->job->multiply_adds = g->job->multiply_adds;
+    w->job->predicted_s = g->job->predicted_s;
+    note_kept(w);
+    return note_unscaled(w, why, err);
+}
+
+/* ---- opening ---- */
+
+/* Finds how the inputs of layers become codes. Experts' are floats: they run many at a time. */
+static nib_status find_codes(nib_scales_run *w, const nib_plan *plan, nib_err *err)
+{
+    const nib_network *net = &w->g.model->net;
+    for (size_t i = 0; i < net->site_count; i++) {
+        const nib_quantize_layer *l = &w->job->layers[i];
+        nib_act_codes *codes = &w->inputs[i].codes;
+        if (!nib__fold_is_scaled(l) || l->choice.scheme.act == NIB_ACT_FLOAT)
+            continue;
+        NIB_TRY(nib__act_codes_find(codes, &l->choice.scheme, &plan->assignment, l->name, err));
+        codes->static_scale = l->act_scale;
+        codes->static_zero = l->act_zero;
+    }
+    return NIB_OK;
+}
+
+/* The largest room that coding a chunk of a site's inputs needs. */
+static uint64_t most_room(const nib_scales_run *w)
+{
+    uint64_t most = 1;
+    for (size_t i = 0; i < w->g.model->net.site_count; i++)
+        if (w->inputs[i].codes.row != NULL) {
+            const uint64_t bytes = nib__act_codes_room(w->inputs[i].codes.scheme, NIB_CHUNK,
+                                                       w->g.model->net.sites[i].k);
+            most = bytes > most ? bytes : most;
+        }
+    return most;
+}
+
+static nib_status allocate(nib_scales_run *w, const nib_plan *plan, nib_arena *arena, nib_err *err)
+{
+    nib_gptq_run *g = &w->g;
+    const nib_network *net = &g->model->net;
+    const size_t layers = (size_t)net->config.layers;
+    uint64_t widest = 0, floats;
+    for (size_t i = 0; i < net->site_count; i++)
+        widest = (uint64_t)net->sites[i].k > widest ? (uint64_t)net->sites[i].k : widest;
+    g->first = nib__arena_take(arena, layers + 1, sizeof *g->first);
+    w->inputs = nib__arena_take(arena, net->site_count, sizeof *w->inputs);
+    w->columns = nib__arena_take(arena, widest, sizeof *w->columns);
+    w->norm = nib__arena_take(arena, widest, sizeof *w->norm);
+    w->largest = nib__arena_take(arena, widest, sizeof *w->largest);
+    /* a weight and a bias of each norm, and the bias of each linear layer */
+    w->job->vectors =
+        nib__arena_take(w->job->arena, 2 * net->graph.kind_count[NIB_WEIGHT_NORM] + net->site_count,
+                        sizeof *w->job->vectors);
+    if (!g->first || !w->inputs || !w->columns || !w->norm || !w->largest || !w->job->vectors)
+        return nib__fail_memory(err, widest, "the scales of inputs");
+    NIB_TRY(find_codes(w, plan, err));
+    w->room = nib__arena_take(arena, most_room(w), 1);
+    for (size_t i = 0; i < COUNT(w->rows); i++)
+        if ((w->rows[i] = nib__arena_take(arena, NIB_CHUNK * widest, sizeof(float))) == NULL)
+            return nib__fail_memory(err, NIB_CHUNK * widest, "inputs");
+    nib__runner_layers(g->first, &g->runner);
+    for (size_t l = 1; l <= layers; l++)
+        g->width = nib__max(g->width, nib__runner_state_width(&g->runner, g->first[l]));
+    g->coded.count = g->count;
+    floats = (uint64_t)g->count * (uint64_t)g->width;
+    float **const states[] = {&g->coded.state, &w->target, &w->trial};
+    for (size_t i = 0; i < COUNT(states); i++)
+        if ((*states[i] = nib__arena_take(arena, floats, sizeof(float))) == NULL)
+            return nib__fail_memory(err, floats * sizeof(float), "the hidden states of a text");
+    return w->room != NULL ? NIB_OK : nib__fail_memory(err, most_room(w), "inputs");
+}
+
+static nib_status run_model(void *ctx, const nib_plan *plan, nib_err *err)
+{
+    nib_scales_run *w = ctx;
+    nib_gptq_run *g = &w->g;
+    nib_arena arena;
+    NIB_TRY(
+        nib__runner_open_unloaded(&g->runner, &g->model->net, &plan->assignment, g->window, err));
+    nib__arena_init(&arena, &g->model->engine->allocator, 0);
+    const char **why = nib__arena_take(&arena, g->model->net.site_count, sizeof *why);
+    nib_status status = why != NULL ? allocate(w, plan, &arena, err)
+                                    : nib__fail_memory(err, sizeof *why, "the scales of inputs");
+    g->runner.observer = (nib_observer){.replace = replace_input, .ctx = w};
+    if (status == NIB_OK)
+        status = scale_layers(w, why, err);
+    nib__arena_free(&arena);
+    nib__runner_close(&g->runner);
+    return status;
+}
+
+/* Which of the methods there are: "awq", "smooth" or both; NULL: none. */
+static const char *name_methods(const nib_quantize_layer *layers, size_t count)
+{
+    bool found[NIB_PTQ_COUNT] = {0};
+    for (size_t i = 0; i < count; i++)
+        if (nib__fold_is_scaled(&layers[i]))
+            found[layers[i].choice.method] = true;
+    return found[NIB_PTQ_AWQ] && found[NIB_PTQ_SMOOTH] ? "awq and smooth"
+           : found[NIB_PTQ_AWQ]                        ? nib__ptq_names[NIB_PTQ_AWQ]
+           : found[NIB_PTQ_SMOOTH]                     ? nib__ptq_names[NIB_PTQ_SMOOTH]
+                                                       : NULL;
+}
+
+nib_status nib__scales(nib_scales *job, nib_model *model, nib_err *err)
+{
+    job->name = name_methods(job->layers, model->net.site_count);
+    nib_gptq as = {.name = job->name,
+                   .dtype = "f32",
+                   .tokens = NIB_SCALES_TOKENS,
+                   .layers = job->layers,
+                   .request = job->options->request,
+                   .text = job->options->calibrate,
+                   .ledger = job->ledger,
+                   .arena = job->arena};
+    nib_scales_run w = {.job = job, .g = {.job = &as, .model = model}};
+    if (nib__checkpoint_gguf(model->net.checkpoint) != NULL)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "the method %s changes norms, which are not those of the family in a "
+                         "GGUF; `nibble convert` it to --format safetensors first",
+                         job->name);
+    return nib__gptq_with_text(&w.g, run_model, &w, err);
+}
+
+nib_status nib__scales_check(const nib_quantize_layer *layers, size_t count, const char *text,
+                             nib_err *err)
+{
+    const char *name = name_methods(layers, count), *other = NULL;
+    bool is_smooth = false, is_coded = false;
+    for (size_t i = 0; i < count; i++) {
+        const nib_choice *c = &layers[i].choice;
+        if (nib__ptq_sweeps(c->method) && nib__layer_is_quantized(&layers[i]) && !layers[i].recode)
+            other = nib__ptq_names[c->method];
+        if (!nib__fold_is_scaled(&layers[i]) || c->method != NIB_PTQ_SMOOTH)
+            continue;
+        is_smooth = true;
+        is_coded = is_coded || c->scheme.act != NIB_ACT_FLOAT;
+    }
+    if (name == NULL)
+        return NIB_OK;
+    if (text == NULL)
+        return nib__fail(err, NIB_USAGE,
+                         "the method %s needs a text to calibrate with; give --calibrate TEXT",
+                         name);
+    if (is_smooth && !is_coded)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "the method smooth makes activations easier to code, and here they are "
+                         "floats in all layers; use awq, or a recipe like 8da4w or int8dq");
+    return other == NULL ? NIB_OK
+                         : nib__fail(err, NIB_UNSUPPORTED,
+                                     "the methods %s and %s do not mix: %s codes weights as they "
+                                     "are stored, and %s scales them; use search where the recipe "
+                                     "has one of them",
+                                     other, name, other, name);
+}
+
+void nib__scales_note(const nib_scales *job)
+{
+    if (job->name != NULL)
+        nib__ledger_add_note(job->ledger, "method",
+                             "%s: %.3g multiply-adds, predicted to take %.1f s, took %.1f s",
+                             job->name, job->multiply_adds, job->predicted_s, job->seconds);
+}

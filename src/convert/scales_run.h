@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A run of the methods that scale inputs: what its parts share. scales.c runs the text,
+ * scales_weights.c makes the scales and weights of a candidate, scales_fold.c folds the best.
+ */
+#ifndef NIB_SCALES_RUN_H
+#define NIB_SCALES_RUN_H
+
+#include "act_codes.h"
+#include "fold.h"
+#include "gptq_run.h"
+#include "scales.h"
+
+/* Rounding, no scales, and powers 0.1 .. 1. */
+enum { NIB_SCALES_POWERS = 10, NIB_SCALES_CANDIDATES = 2 + NIB_SCALES_POWERS };
+
+/* The inputs of a linear layer, as the run sees them. */
+typedef struct nib_scales_input {
+    nib_act_codes codes;  /* row NULL: the layer reads floats, whatever the candidate */
+    const float *columns; /* [k] scales that its inputs have; NULL: all 1 */
+    bool is_coded;        /* now */
+} nib_scales_input;
+
+typedef struct nib_scales_run {
+    nib_scales *job;
+    nib_gptq_run g;
+    float *target, *trial;    /* states after the layer: of stored weights, of a candidate */
+    nib_fold_group *group;    /* in work */
+    float *columns, *norm;    /* [k] scales of a candidate, and the norm before them */
+    float *largest;           /* [k] of smooth: of the weights that read each input of the group */
+    nib_scales_input *inputs; /* [site_count] */
+    float *rows[3];           /* [NIB_CHUNK][k] for inputs of layers that run together */
+    int next;                 /* of them */
+    void *room;               /* of nib__act_codes_rows */
+    nib_arena held;           /* weights of a candidate */
+    size_t kept[3];           /* groups that rounding, no scales, and scales serve best */
+} nib_scales_run;
+
+/* Sets run->largest for the group. */
+nib_status nib__scales_weigh(nib_scales_run *run, nib_err *err);
+/* Fills the scales of a candidate, run->columns, and the norm that goes with them; 0 and 1 have
+ * none. */
+nib_status nib__scales_make(nib_scales_run *run, int candidate, nib_err *err);
+/* The activation scale of a site with run->columns. */
+void nib__scales_static(const nib_scales_run *run, size_t site, float *scale, int32_t *zero);
+/* Loads a site with the weights that a candidate's codes stand for, into run->held, which must live
+ * as long as they are loaded. */
+nib_status nib__scales_load(nib_scales_run *run, size_t site, int candidate, nib_err *err);
+/* The importance of scaled inputs: what an input counts is divided by the square of its scale. */
+nib_status nib__scales_importance(const float **out, const float *importance, const float *columns,
+                                  int64_t k, nib_arena *arena, nib_err *err);
+
+/* A norm before the group, into run->norm. */
+nib_status nib__scales_read_norm(const nib_scales_run *run, nib_norm_part part, nib_err *err);
+/* The stored type of a norm's part, and a value as a type can store it. */
+nib_type nib__scales_norm_type(const nib_scales_run *run, nib_norm_part part);
+float nib__scales_round(nib_type type, double value);
+
+/* Gives the layers of the group the best candidate; lost: of rounding, and of it. */
+nib_status nib__scales_keep(nib_scales_run *run, int candidate, const double lost[2], nib_err *err);
+
+#endif
