@@ -172,7 +172,7 @@ static inline float *logits_of(nib_model *model, int64_t *vocab)
 
 static inline void copy_file(const char *from, const char *to, const char *name)
 {
-    char path[FOLD_PATH], *text;
+    char path[FOLD_PATH + 64], *text;
     size_t size;
     const nib_allocator a = nib__allocator_default();
     snprintf(path, sizeof path, "%s/%s", from, name);
@@ -185,7 +185,7 @@ static inline void copy_file(const char *from, const char *to, const char *name)
 /* Writes the changed model into a new folder, with the config of `from`. */
 static inline void write_model(const folding *f, char *folder, const char *from)
 {
-    char path[FOLD_PATH];
+    char path[FOLD_PATH + 64];
     const nib_allocator a = nib__allocator_default();
     make_directory(folder);
     copy_file(from, folder, "config.json");
@@ -197,7 +197,7 @@ static inline void write_model(const folding *f, char *folder, const char *from)
 static inline void open_folding(folding *f, nib_engine *engine, const char *from,
                                 nib_ptq_method method, const nib_scheme *scheme)
 {
-    char path[FOLD_PATH];
+    char path[FOLD_PATH + 64];
     const nib_allocator a = nib__allocator_default();
     *f = (folding){.engine = engine, .model = must_open_model(engine, from)};
     f->layers = calloc(f->model->net.site_count, sizeof *f->layers);

@@ -34,7 +34,7 @@ typedef struct work {
     nib_ledger ledger;
     nib_gptq gptq;                /* its codes, while the output is written */
     nib_input_stats *stats;       /* [site_count] of a calibration; NULL: none ran */
-    nib_scales scales;            /* of awq and smooth */
+    nib_scaling scales;           /* of awq and smooth */
     nib_asked asked;              /* for the receipt */
     const nib_examiner *examiner; /* NULL: the output is published, and reported */
 } work;
@@ -318,11 +318,11 @@ static nib_status run_gptq(work *w, const char *text, nib_err *err)
 /* Runs the methods awq and smooth. */
 static nib_status run_scales(work *w, nib_err *err)
 {
-    w->scales = (nib_scales){.layers = w->layers,
-                             .stats = w->stats,
-                             .options = w->options,
-                             .ledger = &w->ledger,
-                             .arena = &w->arena};
+    w->scales = (nib_scaling){.layers = w->layers,
+                              .stats = w->stats,
+                              .options = w->options,
+                              .ledger = &w->ledger,
+                              .arena = &w->arena};
     return nib__scales(&w->scales, w->model, err);
 }
 

@@ -323,7 +323,7 @@ static const char *name_methods(const nib_quantize_layer *layers, size_t count)
                                                        : NULL;
 }
 
-nib_status nib__scales(nib_scales *job, nib_model *model, nib_err *err)
+nib_status nib__scales(nib_scaling *job, nib_model *model, nib_err *err)
 {
     job->name = name_methods(job->layers, model->net.site_count);
     nib_gptq as = {.name = job->name,
@@ -375,7 +375,7 @@ nib_status nib__scales_check(const nib_quantize_layer *layers, size_t count, con
                                      other, name, other, name);
 }
 
-void nib__scales_note(const nib_scales *job)
+void nib__scales_note(const nib_scaling *job)
 {
     if (job->name != NULL)
         nib__ledger_add_note(job->ledger, "method",

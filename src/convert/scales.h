@@ -14,7 +14,7 @@
 enum { NIB_SCALES_TOKENS = 4096 }; /* of the text at most, on which outputs are compared */
 
 /* What to do, and what came of it. */
-typedef struct nib_scales {
+typedef struct nib_scaling {
     /* [site_count] those of the methods have an importance, if they have inputs on the text; they
      * get their scales. Those that lose least by rounding get the method rtn. */
     nib_quantize_layer *layers;
@@ -26,7 +26,7 @@ typedef struct nib_scales {
     size_t vector_count;
     const char *name; /* result: of the methods; NULL: nib__scales did not run */
     double multiply_adds, predicted_s, seconds; /* result: as nib_gptq */
-} nib_scales;
+} nib_scaling;
 
 /* Whether the methods can do their layers, if there are any. text: to calibrate with; NULL: none,
  * which is NIB_USAGE. NIB_UNSUPPORTED: some layers are by gptq or qronos, or smooth finds no layer
@@ -35,8 +35,8 @@ nib_status nib__scales_check(const nib_quantize_layer *layers, size_t count, con
                              nib_err *err);
 /* NIB_UNSUPPORTED: the model has layers that read another layer's keys, or is a GGUF.
  * NIB_BAD_INPUT: the text is empty. */
-nib_status nib__scales(nib_scales *job, nib_model *model, nib_err *err);
+nib_status nib__scales(nib_scaling *job, nib_model *model, nib_err *err);
 /* When the output is complete: notes the times, which are not about it, if nib__scales ran. */
-void nib__scales_note(const nib_scales *job);
+void nib__scales_note(const nib_scaling *job);
 
 #endif

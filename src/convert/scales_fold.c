@@ -11,7 +11,7 @@
 static nib_status add_vector(nib_scales_run *w, const char *name, const float *values,
                              int64_t count, nib_err *err)
 {
-    nib_scales *job = w->job;
+    nib_scaling *job = w->job;
     nib_vector *to = &job->vectors[job->vector_count];
     *to = (nib_vector){
         .name = nib__arena_copy(job->arena, name, strlen(name)), .values = values, .count = count};

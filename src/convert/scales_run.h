@@ -22,7 +22,7 @@ typedef struct nib_scales_input {
 } nib_scales_input;
 
 typedef struct nib_scales_run {
-    nib_scales *job;
+    nib_scaling *job;
     nib_gptq_run g;
     float *target, *trial;    /* states after the layer: of stored weights, of a candidate */
     nib_fold_group *group;    /* in work */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # nibble quantize --method awq: scales folded into norms and rows; the same bytes for any number of threads, and by verify; the
-# ledger names every layer without scales and why; refusals.
+# ledger names every layer without scales and why; norms of Gemma; refusals.
 head -c 1500 "$MODEL/heldout.txt" >text.txt
 cp -r "$MODEL" m
 options=(--recipe int4wo --method awq --calibrate text.txt)
@@ -29,6 +29,30 @@ nibble quantize m eight --recipe int8wo --method awq --calibrate text.txt --quie
 nibble eval eight --against m --text text.txt --quiet >out
 kl=$(sed -n 's/^KL  *\([0-9.]*\) nats per token$/\1/p' out)
 check "int8 with scales is the stored model: KL $kl" awk -v kl="${kl:-1}" 'BEGIN { exit !(kl < 0.0005) }'
+
+# norms of 1 + w: a random Gemma 2 with a tokenizer of letters
+cp -r "$REPO/tests/golden/models/gemma2" gemma && rm gemma/logits.safetensors
+{
+    printf '{"version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null, '
+    printf '"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}, '
+    printf '"decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}, '
+    printf '"model": {"type": "BPE", "merges": [], "vocab": {"\\u0120": 0, "\\u010a": 1'
+    id=2
+    for letter in , . {A..Z} {a..z}; do printf ', "%s": %d' "$letter" $((id++)); done
+    printf '}}}'
+} >gemma/tokenizer.json
+tr -cd 'A-Za-z \n,.' <text.txt >letters.txt
+gemma_kl() { # RECIPE [OPTION...]: KL divergence of Gemma quantized so
+    nibble quantize gemma g --recipe "$@" --force >out
+    nibble eval g --against gemma --text letters.txt --quiet | sed -n 's/^KL  *\([0-9.]*\) nats per token$/\1/p'
+}
+rounding=$(gemma_kl int4wo) eight=$(gemma_kl int8wo --method awq --calibrate letters.txt)
+scaled=$(gemma_kl int4wo --method awq --calibrate letters.txt)
+check 'Gemma: norms have scales' told 'note: awq: [1-9][0-9]* inputs have scales, folded into what makes them'
+check "Gemma: KL $scaled, by rounding $rounding" awk -v a="${scaled:-9}" -v b="${rounding:-0}" 'BEGIN { exit !(a < b) }'
+check "Gemma in int8 with scales is the stored model: KL $eight" awk -v kl="${eight:-1}" 'BEGIN { exit !(kl < 0.0005) }'
+check 'Gemma: verify makes it again' nibble verify g --from gemma
+rm -rf gemma g letters.txt
 
 # layers of other methods keep their inputs, and so do those that read the same
 echo '{"rules": [{"match": "*k_proj", "scheme": "int8wo", "method": "rtn"}, {"match": "*.mlp.*", "scheme": "int4wo", "method": "awq"}], "else": "int4wo", "method": "awq"}' >rules.json
