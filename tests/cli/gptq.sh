@@ -53,6 +53,22 @@ printf 'X' | dd of=q.codes/layer-00000 bs=1 seek=5000 conv=notrunc 2>"$seen.err"
 continues 'damaged'
 check 'it says what is damaged' told 'note: gptq: [0-9]* of [0-9]* layers have codes of .*; those of 1 more are damaged, and are coded anew'
 
+# qronos stores a layer after each of its stages, and continues in the same way
+mv want by_gptq
+options[3]=qronos
+check 'qronos without a kill' nibble quantize m want "${options[@]}" --quiet
+check 'its bytes are others' [ "$(cmp -s want/model.safetensors by_gptq/model.safetensors && echo equal)" = '' ]
+check 'qronos killed when layer 1 is stored' killed q.codes/layer-00001
+continues 'qronos killed when layer 1 is stored'
+check 'it says how many layers were there' told 'note: qronos: [1-9] of [0-9]* layers have codes of an earlier run in q.codes'
+check 'qronos killed before gptq' killed q.codes/layer-00000
+options[3]=gptq
+nibble quantize m q "${options[@]}" >out 2>err
+check 'another method is another recipe' told 'note: gptq: q.codes held codes of a run with another recipe, '
+check 'no code of qronos is left' diff -r by_gptq q
+rm -rf q want
+mv by_gptq want
+
 # codes of another run are not used
 check 'killed for another text' killed q.codes/layer-00000
 nibble quantize m q "${options[@]/text.txt/other.txt}" >out 2>err

@@ -284,6 +284,8 @@ def cases(fixture):
         Case("quantize-static", "quantize", m, "out", "--recipe", "int8dq-static", "--calibrate", "../in/text.txt", *one),
         Case("quantize-gptq", "quantize", m, "out", "--recipe", "8da4w", "--method", "gptq", "--calibrate", "../in/text.txt", *one,
              free=("out.codes",), reports="note: gptq: "),
+        Case("quantize-qronos", "quantize", m, "out", "--recipe", "8da4w", "--method", "qronos", "--calibrate", "../in/text.txt", *one,
+             free=("out.codes",), reports="note: qronos: "),
         Case("quantize-replace", "quantize", m, "out", "--recipe", "int8wo", "--force", *one, old=("q", "out")),
         Case("quantize-replace-gguf", "quantize", m, "out.gguf", *ggml, "--format", "gguf", "--force", *one, old=("q.gguf", "out.gguf")),
         Case("quantize-threads", "quantize", m, "out", "--recipe", "8da4w", "-t", "3", kinds=["thread"]),
