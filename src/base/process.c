@@ -23,7 +23,7 @@ typedef struct running {
     const nib_process_job *job;
     const char *name;
     pid_t pid;
-    int out[2], error[2], in[2], extra[2]; /* pipes; -1: closed */
+    int out[2], error[2], in[2]; /* pipes; -1: closed */
     size_t capacity, written;
     const nib_allocator *a;
     char line[NIB_PROCESS_LINE]; /* of standard error, so far */
@@ -51,36 +51,15 @@ static nib_status fail_errno(const running *r, int code, const char *what, nib_e
                      strerror(code));
 }
 
-/* The pipes of what the program reads. The extra one is written before it starts. */
-static nib_status open_inputs(running *r, nib_err *err)
+/* The pipe of what the program reads. */
+static nib_status open_input(running *r, nib_err *err)
 {
-    const nib_process_job *job = r->job;
-    if (job->input != NULL && (!open_pipe(r->in) || fcntl(r->in[1], F_SETFL, O_NONBLOCK) != 0))
-        return fail_errno(r, errno, "cannot make a pipe", err);
-    if (job->extra == NULL)
-        return NIB_OK;
-    if (job->extra_size > NIB_PROCESS_EXTRA)
-        return nib__fail(err, NIB_FAILED, "%s: %zu extra bytes are more than %d", r->name,
-                         job->extra_size, NIB_PROCESS_EXTRA);
-    if (!open_pipe(r->extra) ||
-        write(r->extra[1], job->extra, job->extra_size) != (ssize_t)job->extra_size)
-        return fail_errno(r, errno, "cannot make a pipe", err);
-    close_end(&r->extra[1]);
-    return NIB_OK;
+    const bool ok =
+        r->job->input == NULL || (open_pipe(r->in) && fcntl(r->in[1], F_SETFL, O_NONBLOCK) == 0);
+    return ok ? NIB_OK : fail_errno(r, errno, "cannot make a pipe", err);
 }
 
-/* dup2 of a descriptor to itself would keep FD_CLOEXEC: the pipe that already is number 3 is only
- * unmarked. */
-static int pass_extra(running *r, posix_spawn_file_actions_t *actions)
-{
-    if (r->extra[0] < 0)
-        return 0;
-    if (r->extra[0] == STDERR_FILENO + 1)
-        return fcntl(r->extra[0], F_SETFD, 0) == 0 ? 0 : errno;
-    return posix_spawn_file_actions_adddup2(actions, r->extra[0], STDERR_FILENO + 1);
-}
-
-static int add_actions(running *r, posix_spawn_file_actions_t *actions)
+static int add_actions(const running *r, posix_spawn_file_actions_t *actions)
 {
     int code = r->in[0] >= 0 ? posix_spawn_file_actions_adddup2(actions, r->in[0], STDIN_FILENO)
                              : posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null",
@@ -89,7 +68,7 @@ static int add_actions(running *r, posix_spawn_file_actions_t *actions)
         code = posix_spawn_file_actions_adddup2(actions, r->out[1], STDOUT_FILENO);
     if (code == 0)
         code = posix_spawn_file_actions_adddup2(actions, r->error[1], STDERR_FILENO);
-    return code == 0 ? pass_extra(r, actions) : code;
+    return code;
 }
 
 static nib_status start(running *r, nib_err *err)
@@ -100,7 +79,7 @@ static nib_status start(running *r, nib_err *err)
     posix_spawn_file_actions_t actions;
     if (!open_pipe(r->out) || !open_pipe(r->error))
         return fail_errno(r, errno, "cannot make a pipe", err);
-    NIB_TRY(open_inputs(r, err));
+    NIB_TRY(open_input(r, err));
     int code = posix_spawn_file_actions_init(&actions);
     if (code != 0)
         return fail_errno(r, code, "cannot start it", err);
@@ -113,7 +92,6 @@ static nib_status start(running *r, nib_err *err)
     close_end(&r->out[1]);
     close_end(&r->error[1]);
     close_end(&r->in[0]);
-    close_end(&r->extra[0]);
     if (code == 0)
         return NIB_OK;
     r->pid = -1;
@@ -255,7 +233,6 @@ nib_status nib__process_run(nib_process *out, const nib_process_job *job, const 
                  .out = {-1, -1},
                  .error = {-1, -1},
                  .in = {-1, -1},
-                 .extra = {-1, -1},
                  .a = a};
     nib_status status = keep_output(&r, "", 0, err);
     if (status == NIB_OK)
@@ -266,7 +243,6 @@ nib_status nib__process_run(nib_process *out, const nib_process_job *job, const 
         close_end(&r.out[i]);
         close_end(&r.error[i]);
         close_end(&r.in[i]);
-        close_end(&r.extra[i]);
     }
     if (r.pid > 0 && status != NIB_OK)
         kill(r.pid, SIGKILL);

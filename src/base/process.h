@@ -22,16 +22,11 @@ typedef struct nib_process_job {
     bool inherits;                  /* this process's environment, for programs of the user */
     const void *input;              /* its standard input, [input_size]; NULL: empty */
     size_t input_size;
-    const void *extra; /* what it can read as /dev/fd/3, [extra_size]; NULL: nothing */
-    size_t extra_size; /* at most NIB_PROCESS_EXTRA */
-    size_t limit;      /* most bytes that it may write */
+    size_t limit; /* most bytes that it may write */
     /* Called a few times a second; if it returns false, the program is killed. NULL: never */
     bool (*keep_going)(void *ctx);
     void *ctx;
 } nib_process_job;
-
-/* What a pipe holds before anyone reads it, on every system (POSIX). */
-enum { NIB_PROCESS_EXTRA = 512 };
 
 /* Runs a program on the cores that the calling thread may use. A nonzero exit status is not an
  * error here, nor a program that does not read all of its input. NIB_UNSUPPORTED: there is no such

@@ -254,28 +254,6 @@ static void a_program_reads_its_input(void **state)
     nib__release(&a, input);
 }
 
-static void a_program_reads_a_second_input(void **state)
-{
-    (void)state;
-    const char *const arguments[] = {"/bin/sh", "-c", "cat - /dev/fd/3", NULL};
-    const nib_allocator a = nib__allocator_default();
-    const char extra[NIB_PROCESS_EXTRA + 1] = "two";
-    nib_process_job job = {.arguments = arguments,
-                           .inherits = true,
-                           .input = "one ",
-                           .input_size = 4,
-                           .extra = extra,
-                           .extra_size = 3,
-                           .limit = 100};
-    nib_process p;
-    nib_err err;
-    assert_int_equal(nib__process_run(&p, &job, &a, &err), NIB_OK);
-    assert_string_equal(p.out, "one two");
-    nib__release(&a, p.out);
-    job.extra_size = sizeof extra;
-    refused(NIB_FAILED, nib__process_run(&p, &job, &a, &err), &err);
-}
-
 static void a_program_that_fails_is_an_error(void **state)
 {
     (void)state;
@@ -374,7 +352,6 @@ int main(void)
         cmocka_unit_test(other_output_of_peers_is_refused),
         cmocka_unit_test(a_program_gives_its_output_status_and_last_line),
         cmocka_unit_test(a_program_reads_its_input),
-        cmocka_unit_test(a_program_reads_a_second_input),
         cmocka_unit_test(a_program_that_fails_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

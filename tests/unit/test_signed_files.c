@@ -1,47 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests of signed_files.c and of base64.c: statements that are read as they were written, and those
- * that are refused.
+ * Tests of signed_files.c: statements that are read as they were written, and those that are
+ * refused.
  */
 #include "signed_files.h"
 
-#include "base64.h"
 #include "opening.h"
 #include "refused.h"
 
 static const nib_signed_place place = {.directory = "some/model/",
                                        .names = {"model.intoto.json", "x", "y"}};
-
-static void test_base64(void **state)
-{
-    (void)state;
-    static const char *const rows[][2] = {{"", ""},
-                                          {"f", "Zg=="},
-                                          {"fo", "Zm8="},
-                                          {"foo", "Zm9v"},
-                                          {"foob", "Zm9vYg=="},
-                                          {"fooba", "Zm9vYmE="},
-                                          {"foobar", "Zm9vYmFy"}}; /* RFC 4648, section 10 */
-    static const char *const bad[] = {
-        "Z", "Zg=", "Zg", "Zh==", "Zm9=", "Z===", "====", "Zm9v\n", "Zm-_", "Zg==Zg==", "Z\0=="};
-    const nib_allocator a = nib__allocator_default();
-    uint8_t bytes[16];
-    size_t size;
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        nib_text text;
-        nib__text_init(&text, &a);
-        nib__base64_put(&text, rows[i][0], strlen(rows[i][0]));
-        assert_int_equal(text.size, strlen(rows[i][1]));
-        assert_memory_equal(text.size == 0 ? "" : text.at, rows[i][1], text.size);
-        nib__text_free(&text);
-        assert_true(nib__base64_read(bytes, &size, rows[i][1], strlen(rows[i][1])));
-        assert_int_equal(size, strlen(rows[i][0]));
-        assert_memory_equal(bytes, rows[i][0], size);
-    }
-    for (size_t i = 0; i < COUNT(bad); i++)
-        assert_false(
-            nib__base64_read(bytes, &size, bad[i], i == COUNT(bad) - 1 ? 4 : strlen(bad[i])));
-}
 
 static void write_statement(nib_text *out, const nib_allocator *a)
 {
@@ -140,7 +108,6 @@ static void test_hostile_statements(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_base64),
         cmocka_unit_test(test_read_as_written),
         cmocka_unit_test(test_hostile_statements),
     };
