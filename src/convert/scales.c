@@ -133,6 +133,21 @@ static void note_kept(const nib_scales_run *w)
                          w->g.job->name, w->kept[2], w->kept[1], w->kept[0]);
 }
 
+/* Scaled inputs all fill a static activation scale, so that another text is clipped sooner. */
+static void note_static(const nib_scales_run *w)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < w->g.model->net.site_count; i++)
+        count += w->job->layers[i].choice.scheme.act == NIB_ACT_I8_STATIC &&
+                 w->job->layers[i].fold.columns != NULL;
+    if (count > 0)
+        nib__ledger_add_note(w->job->ledger, "method",
+                             "%s: the activation scales of %zu layers fit this text, and larger "
+                             "inputs of another are clipped; measure the result on another text "
+                             "with nibble eval --against",
+                             w->g.job->name, count);
+}
+
 /* ---- the layers ---- */
 
 /* Why a group keeps its inputs, beyond what the graph says; NULL: it need not. */
@@ -221,6 +236,7 @@ static nib_status scale_layers(nib_scales_run *w, const char **why, nib_err *err
     w->job->multiply_adds = g->job->multiply_adds;
     w->job->predicted_s = g->job->predicted_s;
     note_kept(w);
+    note_static(w);
     return note_unscaled(w, why, err);
 }
 

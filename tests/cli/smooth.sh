@@ -13,6 +13,7 @@ nibble quantize m q "${options[@]}" --threads 1 >out 2>err
 check 'the prediction' grep -q '^smooth: [0-9.e+]* multiply-adds, about [0-9]* s at 60 % of this machine.s [0-9.e+]* per second$' err
 check 'inputs have scales' told 'note: smooth: [1-9][0-9]* inputs have scales, folded into what makes them; without scales [0-9]* lose least of their layer.s output by searched codes, and [0-9]* by rounding'
 check 'the output layer has none, by name' told 'note: smooth: the inputs of 1 layers have no scales, as they are outside of the decoder layers: lm_head'
+check 'static scales fit the text' told 'note: smooth: the activation scales of [1-9][0-9]* layers fit this text, and larger inputs of another are clipped; measure the result on another text with nibble eval --against'
 gained=$(tr -s ' \n' ' ' <out | sed -n "s/.*note: smooth: [0-9]* layers; their error of the layer's output is \([0-9]*\)\.[0-9] % below that of rounding, on average.*/\1/p")
 check "outputs of layers lose less: $gained %" [ "${gained:-0}" -ge 10 ]
 nibble quantize m q2 "${options[@]}" --threads 2 --quiet >out
