@@ -349,6 +349,7 @@ static nib_status check_listed(check *c)
 nib_status nib__signature_check(const nib_signature_job *job, nib_err *err)
 {
     check c = {.job = job, .err = err};
+    nib_path_kind kind;
     char *text;
     size_t size;
     if (job->signer != NULL && job->signers == NULL)
@@ -357,6 +358,9 @@ nib_status nib__signature_check(const nib_signature_job *job, nib_err *err)
         NIB_TRY(nib__file_read(&text, &size, job->signers, SIGNERS_MAX, job->allocator, err));
         nib__release(job->allocator, text);
     }
+    NIB_TRY(nib__path_look(&kind, job->path, err));
+    if (kind == NIB_PATH_NONE && job->signers == NULL)
+        return NIB_OK; /* removed since it was opened: nothing beside it is its own */
     const nib_status placed = nib__signed_place(&c.place, job->path, job->arena, err);
     if (placed == NIB_UNSUPPORTED && job->signers == NULL)
         return NIB_OK; /* a part of a checkpoint has no statement of its own */

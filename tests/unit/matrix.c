@@ -21,6 +21,7 @@
 #include "step_fixture.h"
 
 #include "arch.h"
+#include "recipe_rules.h"
 
 #include <glob.h>
 #include <math.h>
@@ -463,8 +464,9 @@ static int refuse_super_blocks(const cell *c)
 static bool has_super_blocks(const char *scheme)
 {
     nib_scheme s;
-    return nib__scheme_parse(&s, scheme, strlen(scheme), NULL) == NIB_OK &&
-           s.formula == NIB_FORMULA_SUPER;
+    return nib__recipe_is_mix(scheme) ||
+           (nib__scheme_parse(&s, scheme, strlen(scheme), NULL) == NIB_OK &&
+            s.formula == NIB_FORMULA_SUPER);
 }
 
 static int run_one(const cell *c)
