@@ -95,8 +95,10 @@ static nib_status start(running *r, nib_err *err)
     if (code == 0)
         return NIB_OK;
     r->pid = -1;
-    return code == ENOENT ? nib__fail(err, NIB_UNSUPPORTED, "%s is not installed", r->name)
-                          : fail_errno(r, code, "cannot start it", err);
+    const bool is_path = strchr(r->name, '/') != NULL;
+    return code == ENOENT && !is_path
+               ? nib__fail(err, NIB_UNSUPPORTED, "%s is not installed", r->name)
+               : fail_errno(r, code, "cannot start it", err);
 }
 
 /* write() without the signal that a pipe without readers raises, which would end this process. */

@@ -29,9 +29,9 @@ typedef struct nib_process_job {
 } nib_process_job;
 
 /* Runs a program on the cores that the calling thread may use. A nonzero exit status is not an
- * error here, nor a program that does not read all of its input. NIB_UNSUPPORTED: there is no such
- * program; NIB_CANCELLED: keep_going; NIB_IO: it cannot be started, or writes more than `limit`
- * bytes. */
+ * error here, nor a program that does not read all of its input. NIB_UNSUPPORTED: there is no
+ * program of that name in PATH; NIB_CANCELLED: keep_going; NIB_IO: it cannot be started, or writes
+ * more than `limit` bytes. */
 nib_status nib__process_run(nib_process *out, const nib_process_job *job, const nib_allocator *a,
                             nib_err *err);
 

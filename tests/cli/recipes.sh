@@ -114,7 +114,7 @@ only_here q rules.json torchao.json torchchat.json
 nibble recipes --json | members recipes schema=1 recipes[].name=str recipes[].weights=str recipes[].activations=str
 for recipe in $(nibble recipes --json | python3 -c 'import json, sys; print(*[r["name"] for r in json.load(sys.stdin)["recipes"]])'); do
     case $recipe in
-    q?_k) refused 3 "model.layers.0.self_attn.q_proj: $recipe has super-blocks of 256 inputs, and 224 is not a multiple of that; *" \
+    q?_k | q?_k_?) refused 3 "model.*: q?_k has super-blocks of 256 inputs, and 224 is not a multiple of that; *" \
         plan "$MODEL" --recipe "$recipe" && continue ;;
     esac
     check "plan --recipe $recipe" nibble plan "$MODEL" --recipe "$recipe" --strict

@@ -257,12 +257,14 @@ static void a_program_reads_its_input(void **state)
 static void a_program_that_fails_is_an_error(void **state)
 {
     (void)state;
-    const char *const missing[] = {"/no/such/program", NULL};
+    const char *const missing[] = {"no-such-program", NULL}, *const gone[] = {"/no/such", NULL};
     const nib_allocator a = nib__allocator_default();
     nib_process p;
     nib_err err;
     const nib_process_job job = {.arguments = missing, .limit = 100};
     refused(NIB_UNSUPPORTED, nib__process_run(&p, &job, &a, &err), &err);
+    const nib_process_job other = {.arguments = gone, .limit = 100};
+    refused(NIB_IO, nib__process_run(&p, &other, &a, &err), &err);
     refused(NIB_IO, run_shell(&p, "while :; do echo much; done", 1000, NULL, &err), &err);
     refused(NIB_CANCELLED, run_shell(&p, "while :; do :; done", 100, never, &err), &err);
     assert_null(p.out);
