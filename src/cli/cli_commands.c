@@ -95,10 +95,10 @@ const command commands[] = {
      0, 1, run_eval},
     {"verify", "MODEL", "check a checkpoint for errors",
      "Compares hashes with the manifest, looks for NaN, Inf and values out of range, and checks "
-     "that every tensor that config.json asks for is there exactly once. With --from, it instead "
-     "makes the checkpoint again by its receipt, or judges each tensor by the source if there is "
-     "no receipt. With --signers, a missing or wrong signature, and files that were changed after "
-     "it, are errors, too. Exits 8 if it finds an error.",
+     "that each tensor the config requires is present exactly once. With --from, it instead "
+     "rebuilds the checkpoint from its receipt or, without a receipt, compares each tensor with "
+     "the source. With --signers, a missing or wrong signature and files changed since signing "
+     "are errors, too. Exits 8 if it finds an error.",
      "nibble verify MODEL\n"
      "nibble verify QUANTIZED --against MODEL\n"
      "nibble verify QUANTIZED --from MODEL\n"

@@ -10,7 +10,7 @@
 #include "gguf_write.h"
 #include "tokenizer.h"
 
-/* general.file_type of a GGUF whose weights mostly have this type; -1: there is no number. */
+/* general.file_type of a GGUF whose weights mostly have this type; -1 if it has none. */
 int nib__gguf_file_type(nib_type type);
 /* Writes general.* and ARCH.*. name: general.name. file_type: general.file_type; -1: omitted. */
 void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *config, const char *name,

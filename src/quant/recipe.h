@@ -85,8 +85,7 @@ const nib_ledger *nib__recipe_ledger(const nib_recipe *recipe);
 /* True if a layer has static activation scales, which need a calibration text. */
 bool nib__recipe_needs_calibration(const nib_recipe *recipe);
 
-/* The number that llama.cpp gives to a recipe, for general.file_type of a GGUF; -1: it is none of
- * its mixes. */
+/* llama.cpp's number of a mix, for general.file_type of a GGUF; -1 for other recipes. */
 int nib__recipe_file_type(const char *recipe);
 
 /* Lists the meaning of each base name and mix: formula, default group, source. */

@@ -69,7 +69,7 @@ static const struct {
      {{NIB_ROLE_V, BLOCKS_OUTER, "q6_k"}, {NIB_ROLE_DOWN, BLOCKS_OUTER, "q6_k"}}},
 };
 
-/* The index of a mix; COUNT(mixes): it is none. */
+/* The index of a mix; COUNT(mixes) for other names. */
 static size_t find_mix(const char *name)
 {
     size_t i = 0;

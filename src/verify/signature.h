@@ -14,7 +14,7 @@ typedef enum nib_key_kind {
     NIB_KEY_SSH /* a private key of OpenSSH, or a public one whose private half an agent has */
 } nib_key_kind;
 
-/* Looks at a key to sign with. NIB_BAD_INPUT: it is none. */
+/* The kind of a key to sign with. NIB_BAD_INPUT: the file holds no key. */
 nib_status nib__key_kind(nib_key_kind *out, const char *path, const nib_allocator *a, nib_err *err);
 
 typedef struct nib_signed {

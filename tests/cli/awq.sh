@@ -6,9 +6,6 @@ head -c 1500 "$MODEL/heldout.txt" >text.txt
 cp -r "$MODEL" m
 options=(--recipe int4wo --method awq --calibrate text.txt)
 
-# told TEXT: the report of the command holds this text, where line breaks count as spaces
-told() { tr -s ' \n' ' ' <out | grep -- "$1" >"$seen.found"; }
-
 nibble quantize m q "${options[@]}" --threads 1 >out 2>err
 check 'the prediction' grep -q '^awq: [0-9.e+]* multiply-adds, about [0-9]* s at 60 % of this machine.s [0-9.e+]* per second$' err
 check 'both times' told 'note: awq: [0-9.e+]* multiply-adds, predicted to take [0-9.]* s, took [0-9.]* s'

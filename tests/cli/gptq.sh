@@ -9,9 +9,6 @@ cp -r "$MODEL" m
 check 'without a kill' nibble quantize m want "${options[@]}" --quiet
 equal 'the codes are removed with the last byte written' 'm other.txt text.txt want' "$(ls | tr '\n' ' ' | sed 's/ $//')"
 
-# told TEXT: the report of the command holds this text, where line breaks count as spaces
-told() { tr -s ' \n' ' ' <out | grep -- "$1" >"$seen.found"; }
-
 # the cost is predicted before, and both times are in the report
 nibble quantize m r "${options[@]}" >out 2>err
 check 'the prediction' grep -q '^gptq: [0-9.e+]* multiply-adds, about [0-9]* s at 60 % of this machine.s [0-9.e+]* per second$' err

@@ -6,9 +6,6 @@ head -c 1500 "$MODEL/heldout.txt" >text.txt
 cp -r "$MODEL" m
 options=(--recipe int8dq-static --method smooth --calibrate text.txt)
 
-# told TEXT: the report of the command holds this text, where line breaks count as spaces
-told() { tr -s ' \n' ' ' <out | grep -- "$1" >"$seen.found"; }
-
 nibble quantize m q "${options[@]}" --threads 1 >out 2>err
 check 'the prediction' grep -q '^smooth: [0-9.e+]* multiply-adds, about [0-9]* s at 60 % of this machine.s [0-9.e+]* per second$' err
 check 'inputs have scales' told 'note: smooth: [1-9][0-9]* inputs have scales, folded into what makes them; without scales [0-9]* lose least of their layer.s output by searched codes, and [0-9]* by rounding'

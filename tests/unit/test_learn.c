@@ -3,18 +3,11 @@
  * The method learn: gradients of a model cut into layers equal those of a training step, and scales
  * move against theirs.
  */
+#include "families.h"
 #include "learn_scales.h"
 #include "learn_slice.h"
 #include "quantizer.h"
 #include "step_fixture.h"
-
-static const char *const families[] = {
-    "llama",       "qwen2",      "qwen3",        "smollm3",        "olmo2",      "exaone4",
-    "mistral",     "granite",    "gemma",        "gemma2",         "gemma3",     "cohere",
-    "cohere2",     "starcoder2", "stablelm",     "ministral",      "ministral3", "phi3",
-    "glm",         "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",  "qwen3_moe_plain",
-    "mixtral",     "granitemoe", "glm4_moe",     "gpt_oss",        "llama4",     "deepseek_v2",
-    "deepseek_v3", "gemma4",     "gemma4_dense"};
 
 /* A model as a chain of slices. */
 typedef struct chain {

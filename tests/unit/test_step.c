@@ -5,6 +5,7 @@
  * quantization-aware training against torchao (make_qat_golden.py). Threads, instruction sets and
  * checkpointing change no bit.
  */
+#include "families.h"
 #include "session.h"
 #include "step_fixture.h"
 
@@ -38,14 +39,6 @@ static void check_golden(const setting *s, double limit)
     }
     close_fixture(&f);
 }
-
-static const char *const families[] = {
-    "llama",       "qwen2",      "qwen3",        "smollm3",        "olmo2",      "exaone4",
-    "mistral",     "granite",    "gemma",        "gemma2",         "gemma3",     "cohere",
-    "cohere2",     "starcoder2", "stablelm",     "ministral",      "ministral3", "phi3",
-    "glm",         "glm4",       "cohere_norms", "stablelm_norms", "qwen3_moe",  "qwen3_moe_plain",
-    "mixtral",     "granitemoe", "glm4_moe",     "gpt_oss",        "llama4",     "deepseek_v2",
-    "deepseek_v3", "gemma4",     "gemma4_dense"};
 
 /* Recipes for all layers but routers and the head, which stay bf16. */
 #define ALL_BUT_ROUTERS(scheme)                                                                    \
