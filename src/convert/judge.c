@@ -25,10 +25,9 @@ const nib_origin_info nib__origins[NIB_ORIGIN_COUNT] = {NIB_ORIGINS(X)};
 #undef X
 
 enum {
-    PROBED = 64,     /* rows that all candidates are tried on */
-    FEW = 1000,      /* at most one in so many is an alteration */
-    RARE = 10000,    /* rarer than differences of an unknown order of operations */
-    LARGE = 1 << 14, /* codes of a weight in which three differences are rare, too */
+    PROBED = 64, /* rows that all candidates are tried on */
+    FEW = 1000,  /* at most one in so many is an alteration */
+    BORDER = 32, /* an unknown order of operations moves one in so many at the border or more */
 };
 
 static const char *const rule_words[NIB_RULES] = {
@@ -135,23 +134,33 @@ static double correlation(const nib_row_counts *m)
     return squares > 0 ? m->dot / sqrt(squares) : m->source_square == m->square ? 1 : 0;
 }
 
-/* How many of the differences cannot come from arithmetic. */
-static int64_t count_altered(const nib_tally *t, int64_t codes)
+/* Scales that a formula of all others may leave unexplained: 0 if there are few others. */
+static int64_t few_scales(const nib_row_counts *m)
 {
-    const int64_t rare = codes / RARE + (codes >= LARGE ? 3 : 0);
-    return total(t) <= rare ? t->firm : t->hard;
+    return m->groups / FEW + (m->groups >= FEW / 4 ? 1 : 0);
 }
 
-/* The best candidate explains the weight, but for few places. */
-static nib_status judge_places(judge *j, bool is_replay, size_t r, const char *made)
+/* How many of the differences cannot come from arithmetic. Another order of operations, or another
+ * type, than the candidate's would have moved many of the codes at the border: fewer than that, by
+ * three standard deviations, and the candidate's is what the tool computed. */
+static int64_t count_altered(const nib_row_counts *m, const nib_tally *t)
+{
+    const double moved = (double)m->border / BORDER;
+    const bool known = t->codes == 0 || (double)t->codes < moved - 3 * sqrt(moved);
+    return known && t->scales <= few_scales(m) ? t->firm : t->hard;
+}
+
+/* The best candidate explains the weight, but for few places; `verdict` if arithmetic does. */
+static nib_status judge_places(judge *j, nib_origin verdict, bool is_replay, size_t r,
+                               const char *made)
 {
     const nib_row_counts *m = &j->c.measured;
     const nib_tally *t = is_replay ? &m->replays[r] : &m->roundings[r];
-    const int64_t altered = count_altered(t, m->codes);
+    const int64_t altered = count_altered(m, t);
     NIB_TRY(nib__compare_places(&j->c, is_replay, r, j->out, &j->arena, j->err));
     j->out->altered = total(t);
     if (altered == 0)
-        return judge_as(j->out, NIB_ORIGIN_ROUNDED,
+        return judge_as(j->out, verdict,
                         "%s; %" PRId64 " of %" PRId64
                         " codes lie at the border of two, where the order of operations decides",
                         made, total(t), m->codes);
@@ -184,10 +193,9 @@ static nib_status judge_replays(judge *j, bool *done)
                         "%s: all %" PRId64 " codes, and the scales, are what the formula gives",
                         made, m->codes);
     const size_t other = find_least(m->roundings, c->rounding_count);
-    const int64_t few_scales = m->groups / FEW + (m->groups >= FEW / 4 ? 1 : 0);
-    if (t->codes <= m->roundings[other].codes && t->scales <= few_scales &&
-        count_altered(t, m->codes) <= m->codes / FEW && total(t) * 100 <= m->codes)
-        return judge_places(j, true, r, made);
+    if (t->codes <= m->roundings[other].codes && t->scales <= few_scales(m) &&
+        count_altered(m, t) <= m->codes / FEW && total(t) * 100 <= m->codes)
+        return judge_places(j, NIB_ORIGIN_ROUNDED, true, r, made);
     *done = false;
     return NIB_OK;
 }
@@ -212,8 +220,9 @@ static nib_status judge_roundings(judge *j, bool *done)
     const nib_row_counts *m = &j->c.measured;
     const size_t r = find_least(m->roundings, j->c.rounding_count);
     const nib_tally *t = &m->roundings[r];
-    const int64_t off_rule = unruled(m), altered = count_altered(t, m->codes);
+    const int64_t off_rule = unruled(m), altered = count_altered(m, t);
     const bool follows = m->ruled > 0 && off_rule * FEW <= m->ruled;
+    const nib_origin verdict = off_rule == 0 ? NIB_ORIGIN_ROUNDED : NIB_ORIGIN_SEARCHED;
     char scales[240], made[320];
     describe_scales(scales, &j->c);
     snprintf(made, sizeof made, "the nearest under their %s scales, and %s",
@@ -228,15 +237,14 @@ static nib_status judge_roundings(judge *j, bool *done)
                         off_rule, m->ruled, made);
     }
     if (total(t) == 0)
-        return judge_as(j->out, off_rule == 0 ? NIB_ORIGIN_ROUNDED : NIB_ORIGIN_SEARCHED,
-                        "all %" PRId64 " codes are %s", m->codes, made);
-    if (follows && altered <= m->codes / FEW && (altered > 0 || m->off == 0))
-        return judge_places(j, false, r, made);
-    if (m->unshared == 0 && altered > 0 && m->off_groups <= nib__max(2, m->groups / FEW))
+        return judge_as(j->out, verdict, "all %" PRId64 " codes are %s", m->codes, made);
+    if (altered == 0 || (follows && altered <= m->codes / FEW))
+        return judge_places(j, verdict, false, r, made);
+    if (m->unshared == 0 && m->off_groups <= nib__max(2, m->groups / FEW))
         return judge_few_groups(j, r);
     if (m->unshared == m->off_groups && m->off_groups <= nib__max(2, m->groups / FEW) &&
-        altered > 0 && altered * 100 <= m->codes)
-        return judge_places(j, false, r, made);
+        altered * 100 <= m->codes)
+        return judge_places(j, verdict, false, r, made);
     *done = false;
     return NIB_OK;
 }
@@ -314,7 +322,9 @@ static nib_status judge_codes(judge *j)
             j->out, NIB_ORIGIN_SEARCHED,
             "the codes of each of %" PRId64
             " groups are nearest under one scale, which is not the stored one in %" PRId64
-            ": scales were fitted to codes; %s",
+            ": scales were fitted to codes, so that a changed code which another scale explains, "
+            "too, "
+            "would not be found; %s",
             m->groups, m->off_groups, scales);
     return judge_relation(j);
 }

@@ -28,6 +28,7 @@ typedef struct measuring {
     worker *workers;    /* [threads] */
     double (*sums)[3];  /* [rows] dot, source_square, square */
     float (*ranges)[2]; /* [threads] of the whole source */
+    int64_t *lowest;    /* [threads] codes of the whole weight that are the lowest integer */
 } measuring;
 
 /* ---- levels ---- */
@@ -72,7 +73,7 @@ static float level_of(nib_element element, uint8_t code)
     }
 }
 
-static void set_bounds(nib_bounds *b, const bool legal[256])
+static void set_bounds(nib_bounds *b, bool legal[256], bool clipped)
 {
     b->top = -INFINITY;
     b->bottom = INFINITY;
@@ -81,6 +82,8 @@ static void set_bounds(nib_bounds *b, const bool legal[256])
             b->top = fmaxf(b->top, b->level[code]);
             b->bottom = fminf(b->bottom, b->level[code]);
         }
+    for (int code = 0; code < 256 && clipped; code++)
+        legal[code] = legal[code] && b->level[code] > b->bottom;
     for (int code = 0; code < 256; code++) {
         float below = -INFINITY, above = INFINITY;
         for (int other = 0; other < 256; other++) {
@@ -98,7 +101,8 @@ static void set_bounds(nib_bounds *b, const bool legal[256])
     }
 }
 
-static void list_bounds(nib_bounds *b, const nib_weight *w)
+/* clipped: the lowest integer occurs nowhere in a symmetric weight */
+static void list_bounds(nib_bounds *b, const nib_weight *w, bool clipped)
 {
     const nib_element element = nib__codes[w->scheme.code].element;
     const bool integer = nib__code_is_int(w->scheme.code);
@@ -111,7 +115,7 @@ static void list_bounds(nib_bounds *b, const nib_weight *w)
             legal[code] = isfinite(b->level[code]) && (element != NIB_ELEMENT_E2M1 || code < 16);
     }
     b->has_even = w->layout != NIB_LAYOUT_IQ4_NL;
-    set_bounds(b, legal);
+    set_bounds(b, legal, clipped);
 }
 
 /* ---- candidates ---- */
@@ -288,13 +292,19 @@ static float shift_of(const nib_comparison *c, const nib_rounding *r, const span
     return c->pair->weight->scheme.zero == NIB_ZERO_INT && !r->adds_zero ? s->zero : 0;
 }
 
-/* How far a value is from those that round to the code, in levels, less what a relative error of
- * `noise` explains; at most 0: it is one of them. */
-static float excess(const nib_bounds *b, float v, int8_t code, float shift, float noise)
+/* How far a value is from those that round to the code, in levels; negative: inside them. */
+static float outside(const nib_bounds *b, float v, int8_t code, float shift)
 {
     const uint8_t at = (uint8_t)code;
-    const float out = fmaxf(b->low[at] - shift - v, v - (b->high[at] - shift));
-    return isnan(v) ? INFINITY : out - noise * (fabsf(v) + 0x1p-6f * b->top);
+    return isnan(v) ? INFINITY : fmaxf(b->low[at] - shift - v, v - (b->high[at] - shift));
+}
+
+/* What relative errors of `noise` in x, scale and a stored float zero add up to, in levels. */
+static float slack_of(const nib_comparison *c, const nib_rounding *r, const span *s, float v,
+                      float noise)
+{
+    const bool zero = c->pair->weight->scheme.zero == NIB_ZERO_FLOAT && r->rule < 0;
+    return noise * (fabsf(v) + 0x1p-6f * c->bounds.top + (zero ? fabsf(s->zero / s->scale) : 0));
 }
 
 static void count_rounding(const nib_comparison *c, const nib_rounding *r, const span *s,
@@ -305,9 +315,10 @@ static void count_rounding(const nib_comparison *c, const nib_rounding *r, const
         const float v = scaled_value(c, r, s, w->x[j]);
         if (rounds_to(&c->bounds, v, w->codes[j], shift))
             continue;
+        const float out = outside(&c->bounds, v, w->codes[j], shift);
         to->codes++;
-        to->firm += excess(&c->bounds, v, w->codes[j], shift, FIRM) > 0;
-        to->hard += excess(&c->bounds, v, w->codes[j], shift, c->noise) > 0;
+        to->firm += out > slack_of(c, r, s, v, FIRM);
+        to->hard += out > slack_of(c, r, s, v, c->noise);
     }
 }
 
@@ -366,9 +377,10 @@ static void measure_stored(const nib_comparison *c, worker *w, const span *s)
     for (int64_t j = s->k0; j < s->k0 + s->count; j++) {
         const uint8_t at = (uint8_t)w->codes[j];
         const float v = scaled_value(c, &plain, s, w->x[j]);
-        w->m.saturated +=
-            v + shift > b->top + b->spacing[at] || v + shift < b->bottom - b->spacing[at];
-        if (excess(b, v, w->codes[j], shift, c->noise) <= 0)
+        const float out = outside(b, v, w->codes[j], shift),
+                    slack = slack_of(c, &plain, s, v, c->noise);
+        w->m.border += fabsf(out) <= slack;
+        if (out <= slack)
             continue;
         const float steps = fabsf(v + shift - b->level[at]) / b->spacing[at];
         off++;
@@ -535,10 +547,11 @@ static void measure_replay(const nib_comparison *c, size_t r, worker *w, int64_t
         for (int64_t j = s.k0; j < s.k0 + s.count; j++) {
             if (w->replayed[j] == w->codes[j])
                 continue;
-            const float v = scaled_value(c, &plain, &s, w->x[j]), shift = shift_of(c, &plain, &s);
+            const float v = scaled_value(c, &plain, &s, w->x[j]);
+            const float out = outside(&c->bounds, v, w->codes[j], shift_of(c, &plain, &s));
             t.codes++;
-            t.firm += excess(&c->bounds, v, w->codes[j], shift, noise) > 0;
-            t.hard += excess(&c->bounds, v, w->codes[j], shift, c->noise) > 0;
+            t.firm += out > slack_of(c, &plain, &s, v, noise);
+            t.hard += out > slack_of(c, &plain, &s, v, c->noise);
         }
     }
     add_row(&w->m.replays[r], t, i);
@@ -635,13 +648,33 @@ static void scan_rows(void *ctx, int number, int64_t begin, int64_t end)
 {
     const measuring *m = ctx;
     worker *w = &m->workers[number];
+    const nib_weight *weight = m->c->pair->weight;
     for (int64_t i = begin; i < end; i++) {
         float low, high;
         nib__weight_row(m->c->pair->source, i, w->x);
         (void)nib__quant_range(w->x, m->c->pair->source->k, &low, &high);
         m->ranges[number][0] = fminf(m->ranges[number][0], low);
         m->ranges[number][1] = fmaxf(m->ranges[number][1], high);
+        nib__weight_codes(weight, i, 0, weight->k, w->codes);
+        for (int64_t j = 0; j < weight->k; j++)
+            m->lowest[number] += (float)w->codes[j] == m->c->bounds.bottom;
     }
+}
+
+/* What the whole weight and its source say: a range, and whether codes were clipped. */
+static void scan_all(nib_comparison *c, measuring *m)
+{
+    const nib_weight *w = c->pair->weight;
+    int64_t lowest = 0;
+    list_bounds(&c->bounds, w, false);
+    nib__pool_run(c->pair->pool, w->n, 4, false, scan_rows, m);
+    for (int t = 0; t < nib__pool_threads(c->pair->pool); t++) {
+        c->range[0] = fminf(c->range[0], m->ranges[t][0]);
+        c->range[1] = fmaxf(c->range[1], m->ranges[t][1]);
+        lowest += m->lowest[t];
+    }
+    if (lowest == 0 && nib__code_is_int(w->scheme.code) && w->scheme.zero == NIB_ZERO_NONE)
+        list_bounds(&c->bounds, w, true);
 }
 
 static void clear_measured(nib_row_counts *m)
@@ -663,7 +696,7 @@ static void merge_measured(nib_row_counts *to, const nib_row_counts *from)
         merge_tally(&to->roundings[r], &from->roundings[r]);
     to->codes += from->codes;
     to->groups += from->groups;
-    to->saturated += from->saturated;
+    to->border += from->border;
     to->off += from->off;
     to->far += from->far;
     to->off_groups += from->off_groups;
@@ -704,8 +737,9 @@ static bool init_measuring(measuring *m, nib_comparison *c, nib_arena *arena)
     *m = (measuring){.c = c,
                      .workers = nib__arena_take(arena, threads, sizeof *m->workers),
                      .sums = nib__arena_take(arena, (uint64_t)c->pair->weight->n, sizeof *m->sums),
-                     .ranges = nib__arena_take(arena, threads, sizeof *m->ranges)};
-    bool ok = m->workers != NULL && m->sums != NULL && m->ranges != NULL;
+                     .ranges = nib__arena_take(arena, threads, sizeof *m->ranges),
+                     .lowest = nib__arena_take(arena, threads, sizeof *m->lowest)};
+    bool ok = m->workers && m->sums && m->ranges && m->lowest;
     for (size_t i = 0; ok && i < threads; i++)
         ok = init_worker(&m->workers[i], c, arena);
     return ok;
@@ -743,12 +777,7 @@ nib_status nib__compare_rows(nib_comparison *c, int64_t rows, nib_arena *arena, 
     if (c->rounding_count == 0) { /* the first call */
         c->source_type = source_type_of(c->pair->source);
         c->noise = fmaxf(noise_of(c->source_type), noise_of(w->scale_type));
-        list_bounds(&c->bounds, w);
-        nib__pool_run(c->pair->pool, w->n, 4, false, scan_rows, &m);
-        for (int t = 0; t < nib__pool_threads(c->pair->pool); t++) {
-            c->range[0] = fminf(c->range[0], m.ranges[t][0]);
-            c->range[1] = fmaxf(c->range[1], m.ranges[t][1]);
-        }
+        scan_all(c, &m);
         list_replays(c);
         list_roundings(c);
     }

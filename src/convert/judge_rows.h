@@ -13,7 +13,8 @@
 enum { NIB_REPLAYS_MAX = 8, NIB_ROUNDINGS_MAX = 12 };
 
 /* The values that round to each code, indexed by the code's byte; low > high: not a code of the
- * layout. Tools break ties towards the even code. */
+ * layout. Tools break ties towards the even code. If a symmetric weight has its lowest integer
+ * nowhere, the next one takes that one's values, too: many tools clip to -127..127 or -7..7. */
 typedef struct nib_bounds {
     float low[256], high[256];
     float level[256];   /* the code's value, without scale and zero */
@@ -54,7 +55,8 @@ typedef struct nib_tally {
 /* Sums over all rows. */
 typedef struct nib_row_counts {
     nib_tally replays[NIB_REPLAYS_MAX], roundings[NIB_ROUNDINGS_MAX];
-    int64_t codes, groups, saturated;
+    int64_t codes, groups;
+    int64_t border; /* codes that arithmetic in any of the types could have moved, or did */
     /* Under the stored scale, in f32: codes that are not nearest beyond the noise of arithmetic;
      * those more than one step from the value; the largest distance in steps; groups with one. */
     int64_t off, far, off_groups;

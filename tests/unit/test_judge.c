@@ -223,6 +223,90 @@ static void test_searched(void **state)
     }
 }
 
+/* In weights of a few thousand codes each changed code is found, or counted as one at the border;
+ * many of those of bf16 lie within the error of an arithmetic in bf16. */
+static void test_one_changed_code_of_few(void **state)
+{
+    (void)state;
+    rows = 8;
+    const char *const some[] = {"int8wo", "int8wo-g32", "int4wo-sym", "fp8wo"};
+    int at_border = 0;
+    for (int i = 0; i < 60; i++) {
+        const char *name = some[i % 4];
+        fill(source, NIB_TYPE_BF16, 800 + (uint64_t)i);
+        const nib_weight w =
+            quantize(name, NIB_TYPE_BF16, i % 3 != 0 ? NIB_PTQ_SEARCH : NIB_PTQ_RTN);
+        nib_judgement j = judge(&w, NIB_TYPE_BF16);
+        assert_true(j.verdict == NIB_ORIGIN_ROUNDED || j.verdict == NIB_ORIGIN_SEARCHED);
+        assert_int_equal(j.altered, 0);
+        const int64_t at = 5003 * (int64_t)(i + 1) % (rows * K);
+        codes[at] = other_code(&w, codes[at]);
+        j = judge(&w, NIB_TYPE_BF16);
+        if (j.verdict != NIB_ORIGIN_ALTERED && j.verdict != NIB_ORIGIN_UNKNOWN) {
+            assert_non_null(strstr(j.text, "1 of 8192 codes lie at the border of two"));
+            at_border++;
+        }
+        assert_int_equal(j.altered, 1);
+        assert_int_equal(j.places[0].row, at / K);
+        assert_int_equal(j.places[0].column, at % K);
+    }
+    assert_in_range(at_border, 0, 6);
+}
+
+/* Q8_0's formula clips to -127, which a format for codes to -128 may hold. */
+static void test_clipped_codes(void **state)
+{
+    (void)state;
+    rows = FEWER;
+    for (uint64_t seed = 900; seed < 908; seed++) {
+        fill(source, NIB_TYPE_F16, seed);
+        const nib_weight w = quantize("int8wo-g32-ggml", NIB_TYPE_F16, NIB_PTQ_SEARCH);
+        const nib_judgement j = judge(&w, NIB_TYPE_F16);
+        expect("int8wo-g32-ggml", &j, NIB_ORIGIN_SEARCHED);
+    }
+}
+
+/* A block of ggml's Q5_1: f16 scale and lowest value, bit 4 of 32 codes, their lower bits. */
+static void put_q5_1(uint8_t *block, const float *x)
+{
+    float low = x[0], high = x[0];
+    uint32_t fifth = 0;
+    for (int j = 1; j < 32; j++) {
+        low = fminf(low, x[j]);
+        high = fmaxf(high, x[j]);
+    }
+    const float scale = (high - low) / 31, inverse = 1 / scale;
+    nib__from_f32(block, NIB_TYPE_F16, &scale, 1);
+    nib__from_f32(block + 2, NIB_TYPE_F16, &low, 1);
+    for (int j = 0; j < 16; j++) {
+        const uint32_t a = (uint32_t)((x[j] - low) * inverse + 0.5f),
+                       b = (uint32_t)((x[16 + j] - low) * inverse + 0.5f);
+        block[8 + j] = (uint8_t)((a & 15) | (b & 15) << 4);
+        fifth |= (a >> 4) << j | (b >> 4) << (16 + j);
+    }
+    memcpy(block + 4, &fifth, sizeof fifth);
+}
+
+/* Codes are taken under scales and zeros before these are rounded to f16. */
+static void test_q5_1(void **state)
+{
+    (void)state;
+    static uint8_t blocks[CELLS / 32 * 24];
+    rows = FEWER;
+    for (uint64_t seed = 1000; seed < 1008; seed++) {
+        nib_weight w;
+        fill(source, NIB_TYPE_F32, seed);
+        for (int64_t b = 0; b < rows * K / 32; b++)
+            put_q5_1(blocks + 24 * b, source + 32 * b);
+        assert_true(nib__block_weight(&w, NIB_TYPE_Q5_1, rows, K, blocks));
+        nib_judgement j = judge(&w, NIB_TYPE_F32);
+        expect("q5_1", &j, NIB_ORIGIN_ROUNDED);
+        blocks[24 * 777 + 9] ^= 2;
+        j = judge(&w, NIB_TYPE_F32);
+        expect("q5_1", &j, NIB_ORIGIN_ALTERED);
+    }
+}
+
 /* Weights that were not made from the source: none may be accounted for. */
 static void test_no_false_yes(void **state)
 {
@@ -312,6 +396,9 @@ int main(void)
         cmocka_unit_test(test_one_changed_code_in_a_million),
         cmocka_unit_test(test_one_changed_scale),
         cmocka_unit_test(test_searched),
+        cmocka_unit_test(test_one_changed_code_of_few),
+        cmocka_unit_test(test_clipped_codes),
+        cmocka_unit_test(test_q5_1),
         cmocka_unit_test(test_no_false_yes),
         cmocka_unit_test(test_feedback),
         cmocka_unit_test(test_scaled_and_rotated),
