@@ -367,8 +367,10 @@ static int plan_absent(const cell *c)
     nib_plan *plan;
     snprintf(path, sizeof path, "tests/golden/models/%s", c->model);
     const nib_request request = {.recipe = c->scheme, .cache = c->cache, .device = c->machine};
-    if (nib_engine_open(&engine, &(nib_engine_options){.threads = 1}, &err) != NIB_OK ||
-        nib_model_open(&model, engine, path, NULL, &err) != NIB_OK ||
+    if (nib_engine_open(&engine, &(nib_engine_options){.threads = 1}, &err) != NIB_OK)
+        return fail_cell(c, "%s", err.text);
+    engine->measured = true; /* the host of a GPU that is not here, which takes 0.3 s */
+    if (nib_model_open(&model, engine, path, NULL, &err) != NIB_OK ||
         nib_plan_open(&plan, model, &request, &err) != NIB_OK)
         return fail_cell(c, "%s", err.text);
     const nib_status status = nib_plan_status(plan, &err);
