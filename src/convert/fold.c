@@ -169,7 +169,7 @@ nib_status nib__fold_groups(nib_fold_group **groups, size_t *count, const nib_ne
         else
             to->why = "too many layers read its input";
     }
-    for (size_t i = 0; i < *count; i++)
+    for (size_t i = 0; i < *count && layers != NULL; i++)
         check_layers(&(*groups)[i], net, layers);
     return NIB_OK;
 }

@@ -31,8 +31,8 @@ bool nib__fold_is_scaled(const nib_quantize_layer *layer);
 int64_t nib__fold_row_of(const nib_fold_group *group, int64_t j);
 
 /* Finds the groups of decoder layer `layer`, in the order of the graph; layers: [site_count], those
- * whose method scales inputs may be scaled, together if they have the same. *groups is in the
- * arena. */
+ * whose method scales inputs may be scaled, together if they have the same; NULL: all may. *groups
+ * is in the arena. */
 nib_status nib__fold_groups(nib_fold_group **groups, size_t *count, const nib_network *net,
                             int64_t layer, const nib_quantize_layer *layers, nib_arena *arena,
                             nib_err *err);

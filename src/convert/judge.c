@@ -80,7 +80,7 @@ static void drop_candidates(nib_comparison *c)
     c->rounding_count = roundings;
 }
 
-/* The candidate with the fewest differences; the first of equal ones. */
+/* The replay with the fewest differences; the first of equal ones. */
 static size_t find_least(const nib_tally *tallies, size_t count)
 {
     size_t best = 0;
@@ -100,10 +100,28 @@ static nib_scale_rule find_rule(const nib_row_counts *m)
     return (nib_scale_rule)best;
 }
 
-/* Groups whose scale or zero does not follow the rule, at most. */
-static int64_t unruled(const nib_row_counts *m)
+/* Groups whose scale or zero does not follow a rule, at most. */
+static int64_t count_unruled(const nib_row_counts *m, int rule)
 {
-    return m->ruled - m->near[find_rule(m)] + m->zeros_off;
+    return m->ruled - m->near[rule] + m->zeros_off;
+}
+
+static int64_t unruled(const nib_row_counts *m) { return count_unruled(m, find_rule(m)); }
+
+/* The rounding with the fewest differences. Codes under the scales of a rule say nothing if the
+ * stored scales are others. */
+static size_t find_rounding(const nib_comparison *c)
+{
+    const nib_row_counts *m = &c->measured;
+    size_t best = 0; /* is of stored scales */
+    for (size_t r = 1; r < c->rounding_count; r++) {
+        const int rule = c->roundings[r].rule;
+        if (rule >= 0 && count_unruled(m, rule) * FEW > m->ruled)
+            continue;
+        if (total(&m->roundings[r]) < total(&m->roundings[best]))
+            best = r;
+    }
+    return best;
 }
 
 /* "max|w| over ...", or how stored scales compare with the nearest rule. */
@@ -142,12 +160,14 @@ static int64_t few_scales(const nib_row_counts *m)
 
 /* How many of the differences cannot come from arithmetic. Another order of operations, or another
  * type, than the candidate's would have moved many of the codes at the border: fewer than that, by
- * three standard deviations, and the candidate's is what the tool computed. */
-static int64_t count_altered(const nib_row_counts *m, const nib_tally *t)
+ * three standard deviations, and the candidate's is what the tool computed. Factors of the source
+ * that are known to some noise only move codes, too. */
+static int64_t count_altered(const nib_comparison *c, const nib_tally *t)
 {
-    const double moved = (double)m->border / BORDER;
+    const double moved = (double)c->measured.border / BORDER;
     const bool known = t->codes == 0 || (double)t->codes < moved - 3 * sqrt(moved);
-    return known && t->scales <= few_scales(m) ? t->firm : t->hard;
+    return known && c->pair->noise == 0 && t->scales <= few_scales(&c->measured) ? t->firm
+                                                                                 : t->hard;
 }
 
 /* The best candidate explains the weight, but for few places; `verdict` if arithmetic does. */
@@ -156,7 +176,7 @@ static nib_status judge_places(judge *j, nib_origin verdict, bool is_replay, siz
 {
     const nib_row_counts *m = &j->c.measured;
     const nib_tally *t = is_replay ? &m->replays[r] : &m->roundings[r];
-    const int64_t altered = count_altered(m, t);
+    const int64_t altered = count_altered(&j->c, t);
     NIB_TRY(nib__compare_places(&j->c, is_replay, r, j->out, &j->arena, j->err));
     j->out->altered = total(t);
     if (altered == 0)
@@ -192,9 +212,9 @@ static nib_status judge_replays(judge *j, bool *done)
         return judge_as(j->out, NIB_ORIGIN_ROUNDED,
                         "%s: all %" PRId64 " codes, and the scales, are what the formula gives",
                         made, m->codes);
-    const size_t other = find_least(m->roundings, c->rounding_count);
+    const size_t other = find_rounding(c);
     if (t->codes <= m->roundings[other].codes && t->scales <= few_scales(m) &&
-        count_altered(m, t) <= m->codes / FEW && total(t) * 100 <= m->codes)
+        count_altered(&j->c, t) <= m->codes / FEW && total(t) * 100 <= m->codes)
         return judge_places(j, NIB_ORIGIN_ROUNDED, true, r, made);
     *done = false;
     return NIB_OK;
@@ -218,9 +238,9 @@ static nib_status judge_few_groups(judge *j, size_t r)
 static nib_status judge_roundings(judge *j, bool *done)
 {
     const nib_row_counts *m = &j->c.measured;
-    const size_t r = find_least(m->roundings, j->c.rounding_count);
+    const size_t r = find_rounding(&j->c);
     const nib_tally *t = &m->roundings[r];
-    const int64_t off_rule = unruled(m), altered = count_altered(m, t);
+    const int64_t off_rule = unruled(m), altered = count_altered(&j->c, t);
     const bool follows = m->ruled > 0 && off_rule * FEW <= m->ruled;
     const nib_origin verdict = off_rule == 0 ? NIB_ORIGIN_ROUNDED : NIB_ORIGIN_SEARCHED;
     char scales[240], made[320];
@@ -285,7 +305,7 @@ static nib_status judge_relation(judge *j)
         return judge_as(j->out, NIB_ORIGIN_SCALED,
                         "the source with its inputs times %.3g to %.3g and its outputs times %.3g "
                         "to %.3g, to a correlation of %.5f (%.5f without), as AWQ and SmoothQuant "
-                        "leave it; whether other tensors undo these factors was not checked",
+                        "leave it",
                         fit.columns[0], fit.columns[1], fit.rows[0], fit.rows[1], fit.scaled,
                         fit.plain);
     if (fabs(fit.plain) < 0.9 && fmax(fit.row_products, fit.column_products) >= 0.8)

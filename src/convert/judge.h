@@ -8,6 +8,7 @@
 
 #include "checkpoint.h"
 #include "pool.h"
+#include "quantize.h"
 
 /* X(id, name in reports, whether the weight is accounted for) */
 #define NIB_ORIGINS(X)                                                                             \
@@ -16,7 +17,8 @@
     X(ROUNDED, "rounded", true)   /* to nearest, with scales by a known formula */                 \
     X(SEARCHED, "searched", true) /* to nearest, with other scales */                              \
     X(FEEDBACK, "feedback", true) /* within the bounds of methods that feed errors back (GPTQ) */  \
-    X(SCALED, "scaled", false)    /* rows and columns times factors */                             \
+    X(FOLDED, "folded", true)     /* one of these, times factors that another tensor undoes */     \
+    X(SCALED, "scaled", false)    /* rows and columns times other factors */                       \
     X(ROTATED, "rotated", false)                                                                   \
     X(ALTERED, "altered", false) /* one of these, but for a few places */                          \
     X(OTHER, "other", false)     /* not from this source */                                        \
@@ -55,6 +57,8 @@ typedef struct nib_judge_pair {
     const nib_weight *weight, *source; /* of the same shape; the source may be quantized, too */
     nib_pool *pool;
     const nib_allocator *allocator;
+    const nib_fold *fold; /* the source is multiplied by it; NULL: is not */
+    float noise;          /* relative error of these factors */
 } nib_judge_pair;
 
 /* Judges a weight. Reads both in blocks of rows, up to twice; memory: a few rows per worker. The

@@ -557,10 +557,17 @@ static void measure_replay(const nib_comparison *c, size_t r, worker *w, int64_t
     add_row(&w->m.replays[r], t, i);
 }
 
+static void read_source(const nib_comparison *c, int64_t i, float *row)
+{
+    nib__weight_row(c->pair->source, i, row);
+    if (c->pair->fold != NULL)
+        nib__fold_row(c->pair->fold, i, row, c->pair->source->k, c->source_type);
+}
+
 static void read_row(const nib_comparison *c, worker *w, int64_t i)
 {
     const nib_weight *weight = c->pair->weight;
-    nib__weight_row(c->pair->source, i, weight->order != NULL ? w->other : w->x);
+    read_source(c, i, weight->order != NULL ? w->other : w->x);
     for (int64_t j = 0; weight->order != NULL && j < weight->k; j++)
         w->x[j] = w->other[weight->order[j]];
     nib__weight_codes(weight, i, 0, weight->k, w->codes);
@@ -651,7 +658,7 @@ static void scan_rows(void *ctx, int number, int64_t begin, int64_t end)
     const nib_weight *weight = m->c->pair->weight;
     for (int64_t i = begin; i < end; i++) {
         float low, high;
-        nib__weight_row(m->c->pair->source, i, w->x);
+        read_source(m->c, i, w->x);
         (void)nib__quant_range(w->x, m->c->pair->source->k, &low, &high);
         m->ranges[number][0] = fminf(m->ranges[number][0], low);
         m->ranges[number][1] = fmaxf(m->ranges[number][1], high);
@@ -776,7 +783,7 @@ nib_status nib__compare_rows(nib_comparison *c, int64_t rows, nib_arena *arena, 
         return nib__fail_memory(err, (uint64_t)w->n * sizeof *m.sums, "a comparison");
     if (c->rounding_count == 0) { /* the first call */
         c->source_type = source_type_of(c->pair->source);
-        c->noise = fmaxf(noise_of(c->source_type), noise_of(w->scale_type));
+        c->noise = fmaxf(noise_of(c->source_type), noise_of(w->scale_type)) + c->pair->noise;
         scan_all(c, &m);
         list_replays(c);
         list_roundings(c);

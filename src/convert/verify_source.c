@@ -8,16 +8,10 @@
 #include "findings.h"
 #include "gguf_vocab.h"
 #include "info.h"
-#include "judge.h"
+#include "judge_folds.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-
-/* A tensor, weight or bias with its verdict. */
-typedef struct judged {
-    const char *name;
-    nib_judgement judgement;
-} judged;
 
 typedef struct check {
     nib_model *model, *source;
@@ -28,7 +22,7 @@ typedef struct check {
     nib_findings findings;
     nib_entry *entries;
     size_t entry_count;
-    judged *judged; /* [capacity] */
+    nib_judged *judged; /* [capacity] */
     size_t count, capacity;
     size_t verdicts[NIB_ORIGIN_COUNT];
     nib_err *err;
@@ -38,10 +32,10 @@ static const nib_checkpoint *stored_of(const check *c) { return c->model->net.ch
 
 static const nib_checkpoint *source_of(const check *c) { return c->source->net.checkpoint; }
 
-static judged *add_judged(check *c, const char *name)
+static nib_judged *add_judged(check *c, const char *name)
 {
-    judged *j = &c->judged[c->count++];
-    *j = (judged){.name = name, .judgement = {.verdict = NIB_ORIGIN_UNKNOWN}};
+    nib_judged *j = &c->judged[c->count++];
+    *j = (nib_judged){.name = name, .judgement = {.verdict = NIB_ORIGIN_UNKNOWN}};
     return j;
 }
 
@@ -77,7 +71,7 @@ static nib_status judge_bias(check *c, const nib_entry *e, const nib_weight *sou
     const char *name = nib__ledger_text(&c->notes, "%s.bias", e->module);
     if (name == NULL)
         return nib__fail_memory(c->err, strlen(e->module), "the report");
-    judged *j = add_judged(c, name);
+    nib_judged *j = add_judged(c, name);
     if (w->bias == NULL || source->bias == NULL) {
         set_text(&j->judgement, NIB_ORIGIN_OTHER, "%s",
                  w->bias == NULL ? "the source has a bias, and it is missing here"
@@ -99,7 +93,7 @@ static nib_status judge_module(check *c, const nib_entry *e)
     nib_weight source;
     nib_err why = {NIB_OK, ""};
     bool found = true;
-    judged *j = add_judged(c, e->name);
+    nib_judged *j = add_judged(c, e->name);
     const char *module = source_module(c, e->module);
     if (nib__checkpoint_weight(&source, &found, source_of(c), module, NULL, &why) != NIB_OK) {
         set_text(&j->judgement, NIB_ORIGIN_UNKNOWN, "the source cannot be read: %s", why.text);
@@ -114,8 +108,12 @@ static nib_status judge_module(check *c, const nib_entry *e)
                      e->weight.n, e->weight.k, source.n, source.k);
         return NIB_OK;
     }
-    const nib_judge_pair pair = {stored_of(c), source_of(c),           &e->weight,
-                                 &source,      c->model->engine->pool, c->allocator};
+    const nib_judge_pair pair = {.checkpoint = stored_of(c),
+                                 .source_checkpoint = source_of(c),
+                                 .weight = &e->weight,
+                                 .source = &source,
+                                 .pool = c->model->engine->pool,
+                                 .allocator = c->allocator};
     NIB_TRY(nib__judge_weight(&j->judgement, &pair, c->err));
     return judge_bias(c, e, &source);
 }
@@ -140,7 +138,7 @@ static nib_status judge_floats(check *c, nib_judgement *out, const nib_tensor *t
 static nib_status judge_tensor(check *c, const nib_tensor *t)
 {
     const nib_tensor *source = nib__checkpoint_find(source_of(c), t->name);
-    judged *j = add_judged(c, t->name);
+    nib_judged *j = add_judged(c, t->name);
     if (source == NULL) {
         set_text(&j->judgement, NIB_ORIGIN_OTHER, "the source has no such tensor");
         return NIB_OK;
@@ -173,7 +171,7 @@ static nib_status judge_entry(check *c, const nib_entry *e)
     if (e->part_of == NULL)
         return nib__is_rotary_table(e->name) ? NIB_OK : judge_tensor(c, e->tensor);
     if (e->problem != NULL) {
-        judged *j = add_judged(c, e->part_of);
+        nib_judged *j = add_judged(c, e->part_of);
         set_text(&j->judgement, NIB_ORIGIN_UNKNOWN, "it cannot be read: %s", e->problem);
     }
     return NIB_OK;
@@ -314,6 +312,12 @@ static void conclude(check *c)
                              "in %zu, the codes follow from the source and the scales, but not the "
                              "choice of the scales",
                              searched);
+    if (c->verdicts[NIB_ORIGIN_FOLDED] != 0)
+        nib__ledger_add_note(
+            &c->notes, "verdicts",
+            "in %zu, factors were moved between tensors: they undo each other, but "
+            "nothing says how they were chosen",
+            c->verdicts[NIB_ORIGIN_FOLDED]);
     if (c->verdicts[NIB_ORIGIN_FEEDBACK] != 0)
         nib__ledger_add_note(&c->notes, "verdicts",
                              "in %zu, codes lie within the bounds of error feedback; a few planted "
@@ -344,6 +348,8 @@ static nib_status run_check(check *c, const nib_verify_from_options *o)
                          o->source);
     NIB_TRY(nib__verify_signature(c->model, o, &c->findings, &c->notes, c->err));
     NIB_TRY(judge_all(c));
+    NIB_TRY(nib__judge_folds(c->judged, c->count, &c->model->net, &c->source->net,
+                             c->model->engine->pool, c->err));
     NIB_TRY(find_unaccounted(c));
     NIB_TRY(find_missing(c));
     NIB_TRY(compare_templates(c));
@@ -354,7 +360,7 @@ static nib_status run_check(check *c, const nib_verify_from_options *o)
 
 /* ---- the report ---- */
 
-static void json_judged(const judged *j, nib_jsonw *w)
+static void json_judged(const nib_judged *j, nib_jsonw *w)
 {
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "name", j->name);
