@@ -62,23 +62,23 @@ NIB_CHECKED nib_status nib_verify(nib_model *model, nib_model *against, nib_form
 typedef struct nib_verify_options {
     size_t size;
     nib_model *against;  /* as in nib_verify; NULL: none */
-    const char *signers; /* who may sign: a file of allowed_signers, as ssh-keygen(1) describes it;
-                            NULL: who signed is not checked */
-    const char *signer;  /* who of them must have signed; NULL: any */
+    const char *signers; /* who may sign: a file of allowed_signers, as ssh-keygen(1) describes it,
+                            or a public key in PEM; NULL: who signed is not checked */
+    const char *signer;  /* who of the former must have signed; NULL: any */
     uint64_t reserved[4];
 } nib_verify_options;
 
 /* nib_verify, and the signature that nib_signature_write makes. If a statement on the files is
  * there, compares every file with it. With signers, a missing or wrong signature, one by somebody
  * else, and a file that was changed, removed or added afterwards are errors. NIB_UNSUPPORTED:
- * ssh-keygen is not installed. */
+ * ssh-keygen, or openssl for a key in PEM, is not installed. */
 NIB_CHECKED nib_status nib_verify_with(nib_model *model, const nib_verify_options *options,
                                        nib_form form, const nib_sink *sink, nib_err *err);
 
 typedef struct nib_signature_options {
     size_t size;
-    const char *key; /* required: a private key of OpenSSH, or a public one whose private half an
-                        ssh-agent has */
+    const char *key; /* required: a private key of OpenSSH, a public one whose private half an
+                        ssh-agent has, or a private key in PEM on an elliptic curve */
     bool force;      /* replace an existing signature */
     bool dry_run;    /* only look whether key is one */
     uint64_t reserved[4];
@@ -86,9 +86,11 @@ typedef struct nib_signature_options {
 
 /* Signs all files of a checkpoint, given by its directory or its single file: writes
  * model.intoto.json, an in-toto statement with their SHA-256, and model.intoto.json.sig, the SSH
- * signature of it in the namespace "file". Runs ssh-keygen, which asks for a passphrase itself.
- * NIB_EXISTS: there is one, and force is not set; NIB_UNSUPPORTED: ssh-keygen is not installed, or
- * the file is one of several; NIB_FAILED: ssh-keygen cannot sign with the key. */
+ * signature of it in the namespace "file"; with a key in PEM model.sig, the bundle of OpenSSF
+ * model-signing with such a statement and its signature. Runs ssh-keygen or openssl, which asks for
+ * a passphrase itself. NIB_EXISTS: there is one, and force is not set; NIB_UNSUPPORTED: the program
+ * is not installed, the file is one of several, or the curve is not P-256, P-384 or P-521;
+ * NIB_FAILED: the program cannot sign with the key. */
 NIB_CHECKED nib_status nib_signature_write(nib_engine *engine, const char *path,
                                            const nib_signature_options *options, nib_form form,
                                            const nib_sink *sink, nib_err *err);

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PIECE = 16384, WAIT_MS = 200 };
+enum { PIECE = 16384, WAIT_MS = 200, SECOND = 3 /* of NIB_SECOND_PATH */, ABOVE = 10 };
 
 extern char **environ;
 
@@ -23,7 +23,7 @@ typedef struct running {
     const nib_process_job *job;
     const char *name;
     pid_t pid;
-    int out[2], error[2], in[2]; /* pipes; -1: closed */
+    int out[2], error[2], in[2], second[2]; /* pipes; -1: closed */
     size_t capacity, written;
     const nib_allocator *a;
     char line[NIB_PROCESS_LINE]; /* of standard error, so far */
@@ -59,6 +59,28 @@ static nib_status open_input(running *r, nib_err *err)
     return ok ? NIB_OK : fail_errno(r, errno, "cannot make a pipe", err);
 }
 
+/* The pipe of the second input, whose bytes it already holds. Its end to read from is moved above
+ * the descriptors that the program gets. */
+static nib_status open_second(running *r, nib_err *err)
+{
+    const nib_process_job *job = r->job;
+    if (job->second == NULL)
+        return NIB_OK;
+    if (job->second_size > NIB_SECOND_MAX)
+        return nib__fail(err, NIB_IO, "%s: the second input has %zu bytes; at most %d are passed",
+                         r->name, job->second_size, NIB_SECOND_MAX);
+    if (!open_pipe(r->second) ||
+        write(r->second[1], job->second, job->second_size) != (ssize_t)job->second_size)
+        return fail_errno(r, errno, "cannot make a pipe", err);
+    close_end(&r->second[1]);
+    const int above = fcntl(r->second[0], F_DUPFD_CLOEXEC, ABOVE);
+    if (above < 0)
+        return fail_errno(r, errno, "cannot make a pipe", err);
+    close_end(&r->second[0]);
+    r->second[0] = above;
+    return NIB_OK;
+}
+
 static int add_actions(const running *r, posix_spawn_file_actions_t *actions)
 {
     int code = r->in[0] >= 0 ? posix_spawn_file_actions_adddup2(actions, r->in[0], STDIN_FILENO)
@@ -68,6 +90,8 @@ static int add_actions(const running *r, posix_spawn_file_actions_t *actions)
         code = posix_spawn_file_actions_adddup2(actions, r->out[1], STDOUT_FILENO);
     if (code == 0)
         code = posix_spawn_file_actions_adddup2(actions, r->error[1], STDERR_FILENO);
+    if (code == 0 && r->second[0] >= 0)
+        code = posix_spawn_file_actions_adddup2(actions, r->second[0], SECOND);
     return code;
 }
 
@@ -80,6 +104,7 @@ static nib_status start(running *r, nib_err *err)
     if (!open_pipe(r->out) || !open_pipe(r->error))
         return fail_errno(r, errno, "cannot make a pipe", err);
     NIB_TRY(open_input(r, err));
+    NIB_TRY(open_second(r, err));
     int code = posix_spawn_file_actions_init(&actions);
     if (code != 0)
         return fail_errno(r, code, "cannot start it", err);
@@ -92,6 +117,7 @@ static nib_status start(running *r, nib_err *err)
     close_end(&r->out[1]);
     close_end(&r->error[1]);
     close_end(&r->in[0]);
+    close_end(&r->second[0]);
     if (code == 0)
         return NIB_OK;
     r->pid = -1;
@@ -235,6 +261,7 @@ nib_status nib__process_run(nib_process *out, const nib_process_job *job, const 
                  .out = {-1, -1},
                  .error = {-1, -1},
                  .in = {-1, -1},
+                 .second = {-1, -1},
                  .a = a};
     nib_status status = keep_output(&r, "", 0, err);
     if (status == NIB_OK)
@@ -245,6 +272,7 @@ nib_status nib__process_run(nib_process *out, const nib_process_job *job, const 
         close_end(&r.out[i]);
         close_end(&r.error[i]);
         close_end(&r.in[i]);
+        close_end(&r.second[i]);
     }
     if (r.pid > 0 && status != NIB_OK)
         kill(r.pid, SIGKILL);

@@ -7,7 +7,10 @@
 
 #include "memory.h"
 
-enum { NIB_PROCESS_LINE = 256 };
+enum { NIB_PROCESS_LINE = 256, NIB_SECOND_MAX = 512 /* what any pipe holds */ };
+
+/* For programs that read two files: names the second in a program's arguments. */
+#define NIB_SECOND_PATH "/dev/fd/3"
 
 typedef struct nib_process {
     char *out; /* its standard output, NUL-terminated; free with nib__release */
@@ -22,7 +25,9 @@ typedef struct nib_process_job {
     bool inherits;                  /* this process's environment, for programs of the user */
     const void *input;              /* its standard input, [input_size]; NULL: empty */
     size_t input_size;
-    size_t limit; /* most bytes that it may write */
+    const void *second; /* [second_size] what it reads from NIB_SECOND_PATH; NULL: nothing */
+    size_t second_size; /* at most NIB_SECOND_MAX */
+    size_t limit;       /* most bytes that it may write */
     /* Called a few times a second; if it returns false, the program is killed. NULL: never */
     bool (*keep_going)(void *ctx);
     void *ctx;

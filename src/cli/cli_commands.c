@@ -105,14 +105,16 @@ const command commands[] = {
      "nibble verify QUANTIZED --signers allowed_signers --signer alice@example.org",
      0, 1, run_verify},
     {"sign", "MODEL", "sign a checkpoint",
-     "Signs all files of a checkpoint, a directory or a single file, with an SSH key: writes "
+     "Signs all files of a checkpoint, a directory or a single file. With an SSH key it writes "
      "MODEL/model.intoto.json, which lists them with their SHA-256, and "
      "MODEL/model.intoto.json.sig, "
-     "the signature. Runs ssh-keygen, which asks for a passphrase itself. `nibble verify "
-     "--signers` "
-     "checks it, and so does `ssh-keygen -Y verify -n file`.",
+     "the signature, which `ssh-keygen -Y verify -n file` checks, too. With an elliptic-curve key "
+     "in PEM it writes MODEL/model.sig, the bundle of model-signing, with both. Runs ssh-keygen or "
+     "openssl, which asks for a passphrase itself. `nibble verify --signers` checks either.",
      "nibble sign MODEL --key ~/.ssh/id_ed25519\n"
-     "nibble verify MODEL --signers allowed_signers",
+     "nibble verify MODEL --signers allowed_signers\n"
+     "nibble sign MODEL --key ec.pem\n"
+     "nibble verify MODEL --signers ec.pub",
      0, 1, run_sign},
     {"bench", "[MODEL]", "measure tokens per second and the share of the machine's limits",
      "Reports medians of prefill and decode speed, or of the steps of a training config, next to "

@@ -135,8 +135,8 @@ const option option_table[] = {
     {"sign", 0, KIND_TEXT, AT(sign_key), "KEY",
      "then sign all files of OUT with this key, as `nibble sign` does", ON_WRITE},
     {"key", 0, KIND_TEXT, AT(sign_key), "KEY",
-     "key to sign with: a private one of OpenSSH, or a public one whose private half an ssh-agent "
-     "has",
+     "key to sign with: a private one of OpenSSH, a public one whose private half an ssh-agent "
+     "has, or a private one in PEM on an elliptic curve",
      ON_SIGN},
     {"force", 'f', KIND_FLAG, AT(force), NULL, "replace an existing signature", ON_SIGN},
     {"pack", 0, KIND_FLAG, AT(pack), NULL,
@@ -179,7 +179,7 @@ const option option_table[] = {
     {"signers", 0, KIND_TEXT, AT(signers), "FILE",
      "check the signature of `nibble sign` too: FILE lists who may sign, with their public keys, "
      "as "
-     "allowed_signers of ssh-keygen",
+     "allowed_signers of ssh-keygen, or is the public key in PEM that must have signed",
      ON_VERIFY},
     {"signer", 0, KIND_TEXT, AT(signer), "NAME",
      "with --signers: who of them must have signed (default: any)", ON_VERIFY},

@@ -86,9 +86,8 @@ static nib_status find_factors(folding *f, const nib_fold_group *g, float *facto
     *noise = before != NULL ? before->noise : 0;
     *any = false;
     for (int64_t j = 0; j < g->k; j++)
-        factors[j] = before != NULL && before->rows != NULL
-                         ? 1 / before->rows[nib__fold_row_of(g, j)]
-                         : 1;
+        factors[j] =
+            before != NULL && before->rows != NULL ? 1 / before->rows[nib__fold_row_of(g, j)] : 1;
     if (g->norm >= 0) {
         float *stored;
         const size_t norm = (size_t)g->norm;
@@ -231,7 +230,7 @@ static void describe_factors(folded *s, const float *inputs, int64_t k)
     nib__format(s->again.text, sizeof s->again.text, "the source with %s%s%s%s%s; %s",
                 inputs != NULL ? "its inputs times " : "", inputs != NULL ? of_inputs : "",
                 inputs != NULL ? ", as what makes them has the inverse" : "",
-                s->rows == NULL ? ""
+                s->rows == NULL  ? ""
                 : inputs != NULL ? ", and its outputs times "
                                  : "its outputs times ",
                 s->rows != NULL ? of_outputs : "", text);
@@ -269,8 +268,8 @@ static bool vector_follows(const float *values, const float *source, const float
                            bool over, int64_t count, double noise)
 {
     for (int64_t j = 0; j < count; j++) {
-        const double wanted = over ? (double)source[j] / (double)factors[j]
-                                   : (double)source[j] * (double)factors[j];
+        const double wanted =
+            over ? (double)source[j] / (double)factors[j] : (double)source[j] * (double)factors[j];
         if (!(fabs((double)values[j] - wanted) <= (noise + 0x1p-8) * fabs(wanted)))
             return false;
     }
@@ -388,12 +387,8 @@ static bool is_any_scaled(const nib_judged *judged, size_t count)
 nib_status nib__judge_folds(nib_judged *judged, size_t count, const nib_network *net,
                             const nib_network *source, nib_pool *pool, nib_err *err)
 {
-    folding f = {.judged = judged,
-                 .count = count,
-                 .net = net,
-                 .source = source,
-                 .pool = pool,
-                 .err = err};
+    folding f = {
+        .judged = judged, .count = count, .net = net, .source = source, .pool = pool, .err = err};
     nib_status status = NIB_OK;
     nib__arena_init(&f.arena, &net->engine->allocator, 0);
     if (is_any_scaled(judged, count) && !net->unknown && !source->unknown && net->site_count > 0 &&

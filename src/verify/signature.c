@@ -5,7 +5,7 @@
  */
 #include "signature.h"
 
-#include "process.h"
+#include "signed_bundle.h"
 
 #include <stdio.h>
 
@@ -67,12 +67,13 @@ nib_status nib__key_kind(nib_key_kind *out, const char *path, const nib_allocato
     NIB_TRY(nib__file_read(&text, &size, path, KEY_MAX, a, err));
     for (size_t i = 0; i < COUNT(starts); i++)
         found = found || starts_with(text, starts[i]);
+    *out = nib__ec_is_private(text) ? NIB_KEY_EC : NIB_KEY_SSH;
     nib__release(a, text);
-    *out = NIB_KEY_SSH;
-    if (found)
+    if (found || *out == NIB_KEY_EC)
         return NIB_OK;
     return nib__fail(err, NIB_BAD_INPUT,
-                     "%s: is not a key of OpenSSH, as `ssh-keygen -t ed25519` makes one",
+                     "%s: is not a key of OpenSSH, as `ssh-keygen -t ed25519` makes one, nor a "
+                     "private key in PEM",
                      nib__escape_string(shown, path));
 }
 
@@ -101,11 +102,15 @@ static nib_status write_signature(const nib_signed_place *place, const nib_text 
 }
 
 /* Also removes what a killed run left, so that it is not signed. */
-static nib_status check_place(const nib_signed_place *place, bool force, nib_err *err)
+static nib_status check_place(const nib_signed_place *place, nib_key_kind kind, bool force,
+                              nib_err *err)
 {
-    const char *const paths[] = {place->signature, place->statement};
+    const char *const of_ssh[] = {place->signature, place->statement}, *const of_ec[] = {
+                                                                           place->bundle};
+    const char *const *paths = kind == NIB_KEY_EC ? of_ec : of_ssh;
+    const size_t count = kind == NIB_KEY_EC ? COUNT(of_ec) : COUNT(of_ssh);
     char shown[NIB_SHOWN], part[NIB_PART_PATH];
-    for (size_t i = 0; i < COUNT(paths); i++) {
+    for (size_t i = 0; i < count; i++) {
         NIB_TRY(nib__part_choose(part, paths[i], ".part", err));
         NIB_TRY(nib__file_may_replace(paths[i], err));
         if (!force && nib__path_kind(paths[i]) != NIB_PATH_NONE)
@@ -115,19 +120,44 @@ static nib_status check_place(const nib_signed_place *place, bool force, nib_err
     return NIB_OK;
 }
 
+static nib_status sign_by_ssh(const nib_signed_place *place, const nib_text *statement,
+                              const char *key, const nib_openssl *with, nib_err *err)
+{
+    nib_process signature;
+    NIB_TRY(sign_text(&signature, statement, key, with->callbacks, with->allocator, err));
+    const nib_status status = write_signature(place, statement, &signature, with->allocator, err);
+    nib__release(with->allocator, signature.out);
+    return status;
+}
+
+static nib_status sign_by_ec(const nib_signed_place *place, const nib_text *statement,
+                             const nib_ec_key *key, const nib_openssl *with, nib_err *err)
+{
+    nib_text bundle;
+    nib__text_init(&bundle, with->allocator);
+    nib_status status = nib__bundle_sign(&bundle, statement, key, with, err);
+    if (status == NIB_OK)
+        status = nib__file_replace(place->bundle, bundle.at, bundle.size, with->allocator, err);
+    nib__text_free(&bundle);
+    return status;
+}
+
 nib_status nib__sign(nib_signed *out, const char *path, const char *key, bool force,
                      const nib_callbacks *callbacks, nib_arena *arena, const nib_allocator *a,
                      nib_err *err)
 {
+    const nib_openssl with = {callbacks, arena, a};
     nib_key_kind kind;
     nib_signed_place place;
+    nib_ec_key ec;
     nib_digests files;
     bool links;
     NIB_TRY(nib__key_kind(&kind, key, a, err));
     NIB_TRY(nib__signed_place(&place, path, arena, err));
-    NIB_TRY(check_place(&place, force, err));
+    NIB_TRY(check_place(&place, kind, force, err));
+    if (kind == NIB_KEY_EC)
+        NIB_TRY(nib__ec_key_read(&ec, key, true, &with, err));
     nib_text statement;
-    nib_process signature;
     nib__text_init(&statement, a);
     nib_status status = nib__signed_files_hash(&files, &links, &place, callbacks, arena, a, err);
     if (status == NIB_OK) {
@@ -135,12 +165,10 @@ nib_status nib__sign(nib_signed *out, const char *path, const char *key, bool fo
         status = statement.failed ? nib__fail_memory(err, statement.size, "a statement") : NIB_OK;
     }
     if (status == NIB_OK)
-        status = sign_text(&signature, &statement, key, callbacks, a, err);
-    if (status == NIB_OK) {
-        status = write_signature(&place, &statement, &signature, a, err);
-        nib__release(a, signature.out);
-    }
-    *out = (nib_signed){files.count, place.statement, place.signature};
+        status = kind == NIB_KEY_EC ? sign_by_ec(&place, &statement, &ec, &with, err)
+                                    : sign_by_ssh(&place, &statement, key, &with, err);
+    *out = kind == NIB_KEY_EC ? (nib_signed){files.count, place.bundle, place.bundle}
+                              : (nib_signed){files.count, place.statement, place.signature};
     nib__digests_free(&files, a);
     nib__text_free(&statement);
     return status;
@@ -152,6 +180,8 @@ typedef struct check {
     const nib_signature_job *job;
     nib_signed_place place;
     nib_text statement;
+    const char *from;           /* the name of the file that holds the statement */
+    const char *name;           /* and of the one that holds the signature */
     char key[NIB_PROCESS_LINE]; /* "ED25519 key SHA256:..." */
     nib_err *err;
 } check;
@@ -166,7 +196,7 @@ static nib_status report(check *c, const char *code, const char *format, ...)
     va_start(args, format);
     nib__vformat(text, sizeof text, format, args);
     va_end(args);
-    return c->job->report.add(c->job->report.ctx, code, nib__path_name(c->place.signature), text);
+    return c->job->report.add(c->job->report.ctx, code, c->name, text);
 }
 
 static nib_status keygen(check *c, nib_process *out, const char *const *arguments)
@@ -224,8 +254,8 @@ static void note_signer(check *c, const char *signer, size_t files)
 {
     char shown[NIB_SHOWN];
     nib__ledger_add_note(c->job->notes, "signature", "%s: signed by %s, %s; %zu file%s listed",
-                         nib__path_name(c->place.signature), nib__escape_string(shown, signer),
-                         c->key, files, files == 1 ? " is" : "s are");
+                         c->name, nib__escape_string(shown, signer), c->key, files,
+                         files == 1 ? " is" : "s are");
 }
 
 /* Tries each name of a list of lines and of patterns with commas. *by: the one that signed; NULL */
@@ -276,9 +306,9 @@ static nib_status compare_files(check *c, size_t *files)
     const nib_signature_job *job = c->job;
     nib_signed_statement s;
     nib_err why = {NIB_OK, ""};
-    nib_status status = nib__signed_statement_read(
-        &s, &c->place, nib__path_name(c->place.statement), c->statement.at, c->statement.size,
-        job->arena, job->allocator, &why);
+    nib_status status =
+        nib__signed_statement_read(&s, &c->place, c->from, c->statement.at, c->statement.size,
+                                   job->arena, job->allocator, &why);
     *files = s.files.count;
     if (status == NIB_OK)
         status = nib__signed_files_compare(&s, &c->place, &job->report, job->callbacks, job->arena,
@@ -286,8 +316,7 @@ static nib_status compare_files(check *c, size_t *files)
     else if (status == NIB_NO_MEMORY)
         status = nib__fail(c->err, status, "%s", why.text);
     else
-        status = job->report.add(job->report.ctx, "signature", nib__path_name(c->place.statement),
-                                 why.text);
+        status = job->report.add(job->report.ctx, "signature", c->from, why.text);
     nib__digests_free(&s.files, job->allocator);
     return status;
 }
@@ -306,6 +335,64 @@ static nib_status read_statement(check *c, bool *found)
     nib__release(c->job->allocator, text);
     return c->statement.failed ? nib__fail_memory(c->err, size, "a statement") : NIB_OK;
 }
+
+/* ---- bundles ---- */
+
+/* Reads a bundle and its statement; *found: it is there and sound, else what is wrong with it was
+ * reported. */
+static nib_status read_bundle(check *c, nib_signed_bundle *bundle, bool *found)
+{
+    char *text;
+    size_t size;
+    nib_err why = {NIB_OK, ""};
+    NIB_TRY(
+        nib__file_read(&text, &size, c->place.bundle, STATEMENT_MAX, c->job->allocator, c->err));
+    const nib_status status = nib__bundle_read(bundle, c->name, text, size, c->job->arena, &why);
+    nib__release(c->job->allocator, text);
+    *found = status == NIB_OK;
+    if (status == NIB_NO_MEMORY)
+        return nib__fail(c->err, status, "%s", why.text);
+    if (status != NIB_OK)
+        return c->job->report.add(c->job->report.ctx, "signature", c->name, why.text);
+    nib__text_put(&c->statement, bundle->statement, bundle->statement_size);
+    return c->statement.failed ? nib__fail_memory(c->err, size, "a statement") : NIB_OK;
+}
+
+/* With a public key in PEM: the bundle, whether it is by this key, and the files. */
+static nib_status check_bundle(check *c)
+{
+    const nib_signature_job *job = c->job;
+    const nib_openssl with = {job->callbacks, job->arena, job->allocator};
+    char digest[NIB_DIGEST_TEXT], why[NIB_PROCESS_LINE] = "", shown[NIB_SHOWN];
+    nib_signed_bundle bundle;
+    nib_ec_key key;
+    bool good;
+    size_t files;
+    NIB_TRY(nib__ec_key_read(&key, job->signers, false, &with, c->err));
+    if (nib__path_kind(c->place.bundle) == NIB_PATH_NONE)
+        return report(c, "unsigned",
+                      "is not there: nobody signed the checkpoint with such a key, or the "
+                      "signature was removed");
+    NIB_TRY(read_bundle(c, &bundle, &good));
+    if (!good)
+        return NIB_OK;
+    nib__digest_text(digest, &key.digest);
+    if (bundle.hint[0] != 0 && strcmp(bundle.hint, digest) != 0)
+        return report(c, "signer", "is by the key with SHA-256 %s, and that of %s is %s",
+                      nib__escape_string(shown, bundle.hint), job->signers, digest);
+    NIB_TRY(nib__bundle_check(&good, why, &bundle, &key, &with, c->err));
+    if (!good)
+        return report(c, "signature",
+                      "is not a signature of its statement by this key: one of them was changed "
+                      "(openssl: %s)",
+                      why);
+    snprintf(c->key, sizeof c->key, "%s key SHA-256 %s", key.curve, digest);
+    NIB_TRY(compare_files(c, &files));
+    note_signer(c, job->signers, files);
+    return NIB_OK;
+}
+
+/* ---- both ---- */
 
 /* With signers: the signature, who made it, and the files. */
 static nib_status check_signed(check *c)
@@ -331,19 +418,30 @@ static nib_status check_signed(check *c)
     return NIB_OK;
 }
 
-/* Without: only the files, if there is a statement. */
-static nib_status check_listed(check *c)
+static nib_status compare_listed(check *c)
 {
-    bool found;
     size_t files;
-    NIB_TRY(read_statement(c, &found));
-    if (!found)
-        return NIB_OK;
     NIB_TRY(compare_files(c, &files));
     nib__ledger_add_note(c->job->notes, "signature",
                          "%s lists %zu file%s; who signed it was not checked: --signers FILE does",
-                         nib__path_name(c->place.statement), files, files == 1 ? "" : "s");
+                         c->from, files, files == 1 ? "" : "s");
     return NIB_OK;
+}
+
+/* Without: only the files, if there are statements. */
+static nib_status check_listed(check *c)
+{
+    nib_signed_bundle bundle;
+    bool found;
+    NIB_TRY(read_statement(c, &found));
+    if (found)
+        NIB_TRY(compare_listed(c));
+    if (nib__path_kind(c->place.bundle) == NIB_PATH_NONE)
+        return NIB_OK;
+    nib__text_clear(&c->statement);
+    c->from = c->name = nib__path_name(c->place.bundle);
+    NIB_TRY(read_bundle(c, &bundle, &found));
+    return found ? compare_listed(c) : NIB_OK;
 }
 
 nib_status nib__signature_check(const nib_signature_job *job, nib_err *err)
@@ -352,12 +450,16 @@ nib_status nib__signature_check(const nib_signature_job *job, nib_err *err)
     nib_path_kind kind;
     char *text;
     size_t size;
+    bool is_key = false;
     if (job->signer != NULL && job->signers == NULL)
         return nib__fail(err, NIB_USAGE, "--signer has no effect without --signers");
     if (job->signers != NULL) {
         NIB_TRY(nib__file_read(&text, &size, job->signers, SIGNERS_MAX, job->allocator, err));
+        is_key = nib__ec_is_public(text);
         nib__release(job->allocator, text);
     }
+    if (is_key && job->signer != NULL)
+        return nib__fail(err, NIB_USAGE, "--signer has no effect with a public key as --signers");
     NIB_TRY(nib__path_look(&kind, job->path, err));
     if (kind == NIB_PATH_NONE && job->signers == NULL)
         return NIB_OK; /* removed since it was opened: nothing beside it is its own */
@@ -366,7 +468,11 @@ nib_status nib__signature_check(const nib_signature_job *job, nib_err *err)
         return NIB_OK; /* a part of a checkpoint has no statement of its own */
     NIB_TRY(placed);
     nib__text_init(&c.statement, job->allocator);
-    const nib_status status = job->signers != NULL ? check_signed(&c) : check_listed(&c);
+    c.from = nib__path_name(is_key ? c.place.bundle : c.place.statement);
+    c.name = nib__path_name(is_key ? c.place.bundle : c.place.signature);
+    const nib_status status = is_key                 ? check_bundle(&c)
+                              : job->signers != NULL ? check_signed(&c)
+                                                     : check_listed(&c);
     nib__text_free(&c.statement);
     return status;
 }
