@@ -152,7 +152,9 @@ typedef struct nib_quantize_options {
      * zero with the least sum of |error|^(11/16), for schemes with float zeros; "awq", "search"
      * after scales of inputs were folded into the norms or rows that make them, chosen by what a
      * layer's output on `calibrate` loses; "smooth", the same with scales for activations that
-     * become codes. NULL: "rtn" */
+     * become codes; "rotate", "search" after orthogonal matrices were merged into the weights, so
+     * that the model computes the same function of floats, which is checked (NIB_CHECK_FAILED).
+     * NULL: "rtn" */
     const char *method;
     /* llama.cpp's importance matrix, for the method search instead of a text; NULL: none */
     const char *imatrix;

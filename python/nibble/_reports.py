@@ -182,7 +182,7 @@ def quantize(path: Path, out: Path, recipe: Optional[Path] = None, *, format: Op
 
     format: "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; None: torchao if it can hold
     the result, otherwise nibble. for_device: also plan the result for this machine. calibrate: a
-    text file for -static recipes and methods. method: "rtn", "search", "gptq", "qronos", "learn", "hqq", "awq" or "smooth"; None: "rtn".
+    text file for -static recipes and methods. method: "rtn", "search", "gptq", "qronos", "learn", "hqq", "awq", "smooth" or "rotate"; None: "rtn".
     imatrix: llama.cpp's importance matrix for "search", instead of a text. force: replace `out`. dry_run: sizes and ledger only. pack: also
     write weights packed for this machine. One of bits (per weight), memory (bytes) and speed (tokens
     per second), the last two on for_device, is a budget: recipe then lists the schemes to mix,

@@ -103,8 +103,10 @@ const option option_table[] = {
      "takes longest), hqq (the float zero "
      "of each group with which few weights lose much and most little; for schemes like int4wo), "
      "awq (search, after scales of inputs were folded into what makes them, where a layer's output "
-     "then loses less; needs --calibrate), or smooth (awq with scales that make activations easier "
-     "to code, for schemes like 8da4w and int8dq)",
+     "then loses less; needs --calibrate), smooth (awq with scales that make activations easier "
+     "to code, for schemes like 8da4w and int8dq), or rotate (search, after rotations of the "
+     "residual stream and of the values of attention were merged into the weights, which spreads "
+     "outliers)",
      ON_QUANTIZE},
     {"calibrate", 0, KIND_TEXT, AT(calibrate), "FILE",
      "text file for calibrating the activation scales of -static recipes, and methods",

@@ -4,6 +4,7 @@
  * inputs of every linear layer.
  */
 #include "convert.h"
+#include "rotation.h"
 
 #include <float.h>
 #include <math.h>
@@ -12,32 +13,41 @@ enum { CALIBRATE_TEXT_MAX = 64 << 20, CALIBRATE_WINDOW = 2048 };
 
 typedef struct recorder {
     nib_input_stats *stats;
+    double *room;    /* of nib__turn_input, and */
+    float *row;      /* [widest] an input that it turned */
     bool wants_head; /* the squares of the output layer's inputs */
     bool bad;
     size_t bad_site;
 } recorder;
 
+static void record_row(recorder *w, size_t site, const float *x, int64_t k)
+{
+    nib_input_stats *s = &w->stats[site];
+    for (int64_t j = 0; j < k; j++) {
+        if (!isfinite(x[j]) && !w->bad) {
+            w->bad = true;
+            w->bad_site = site;
+        }
+        s->range[0] = x[j] < s->range[0] ? x[j] : s->range[0];
+        s->range[1] = x[j] > s->range[1] ? x[j] : s->range[1];
+    }
+    for (int64_t j = 0; j < k && s->squares != NULL; j++)
+        s->squares[j] += (double)x[j] * (double)x[j];
+    for (int64_t j = 0; j < k && s->extremes != NULL; j++) {
+        s->extremes[j] = fminf(s->extremes[j], x[j]);
+        s->extremes[k + j] = fmaxf(s->extremes[k + j], x[j]);
+    }
+}
+
 static void record(void *ctx, size_t site, const float *x, int64_t ld, int64_t m, int64_t k)
 {
     recorder *w = ctx;
-    nib_input_stats *s = &w->stats[site];
-    s->tokens += m;
+    const nib_turn *turn = w->stats[site].turn;
+    w->stats[site].tokens += m;
     for (int64_t i = 0; i < m; i++) {
-        for (int64_t j = 0; j < k; j++) {
-            const float v = x[i * ld + j];
-            if (!isfinite(v) && !w->bad) {
-                w->bad = true;
-                w->bad_site = site;
-            }
-            s->range[0] = v < s->range[0] ? v : s->range[0];
-            s->range[1] = v > s->range[1] ? v : s->range[1];
-        }
-        for (int64_t j = 0; j < k && s->squares != NULL; j++)
-            s->squares[j] += (double)x[i * ld + j] * (double)x[i * ld + j];
-        for (int64_t j = 0; j < k && s->extremes != NULL; j++) {
-            s->extremes[j] = fminf(s->extremes[j], x[i * ld + j]);
-            s->extremes[k + j] = fmaxf(s->extremes[k + j], x[i * ld + j]);
-        }
+        if (turn != NULL)
+            nib__turn_input(w->row, turn, x + i * ld, w->room);
+        record_row(w, site, turn != NULL ? w->row : x + i * ld, k);
     }
 }
 
@@ -101,17 +111,27 @@ nib_status nib__calibrate(nib_input_stats *stats, nib_calibration *run, nib_mode
     const nib_request as_stored = {.dtype = request->dtype, .context = request->context};
     nib_plan *plan = NULL;
     nib_session *session = NULL;
+    const nib_allocator *a = &model->engine->allocator;
     recorder w = {.stats = stats};
+    int64_t widest = 0;
     for (size_t i = 0; i < model->net.site_count; i++)
         if (model->net.sites[i].role == NIB_ROLE_HEAD && stats[i].squares != NULL)
             w.wants_head = true;
-    nib_status status = nib_plan_open(&plan, model, &as_stored, err);
+    for (size_t i = 0; i < model->net.site_count; i++)
+        widest = nib__max(widest, model->net.sites[i].k);
+    w.room = nib__calloc(a, (uint64_t)widest + NIB_ROTATION_BASE, sizeof *w.room);
+    w.row = nib__calloc(a, (uint64_t)widest, sizeof *w.row);
+    nib_status status = w.room != NULL && w.row != NULL
+                            ? nib_plan_open(&plan, model, &as_stored, err)
+                            : nib__fail_memory(err, (uint64_t)widest, "the calibration");
     if (status == NIB_OK)
         status = nib_session_open(&session, model, plan, 1, err);
     if (status == NIB_OK)
         status = calibrate_on_text(session, text_path, &w, run, err);
     nib_session_close(session);
     nib_plan_close(plan);
+    nib__release(a, w.room);
+    nib__release(a, w.row);
     if (status == NIB_OK && w.bad)
         return nib__fail(
             err, NIB_CHECK_FAILED,

@@ -21,12 +21,14 @@ nib_status nib__quantize_where(struct nib_quant_device **out, nib_ledger *ledger
 nib_status nib__quantize_for(nib_plan **out, nib_ledger *ledger, nib_model *model,
                              const nib_quantize_options *options, nib_err *err);
 
-/* Sees an output that is then removed: nib_quantize_job.examine. ascending: nib_gptq.ascending. */
+/* Sees an output that is then removed: nib_quantize_job.examine. ascending: nib_gptq.ascending;
+ * seed: nib_rotating.seed. */
 typedef struct nib_examiner {
     nib_status (*examine)(void *ctx, const char *place, const struct nib_digests *outputs,
                           nib_err *err);
     void *ctx;
     bool ascending;
+    uint64_t seed;
 } nib_examiner;
 /* nib_quantize and nib_convert into a directory beside options->out, for the examiner. Options and
  * model are as those calls take them; nothing is reported. */
@@ -66,6 +68,7 @@ typedef struct nib_input_stats {
     double *squares;
     /* [2][k] smallest and largest of each input, and 0; NULL: not wanted */
     float *extremes;
+    const struct nib_turn *turn; /* the inputs are those of the turned weight; NULL: as stored */
 } nib_input_stats;
 
 /* The importance of k inputs for nib_quantizer, [k] from the arena: their squares over the mean,

@@ -15,6 +15,7 @@
 #include "quantizer.h"
 #include "receipt_options.h"
 #include "renames.h"
+#include "rotate.h"
 #include "scales.h"
 
 #include <stdio.h>
@@ -32,9 +33,10 @@ typedef struct work {
     nib_mixed *mixed;   /* chose the recipe; NULL: the request did */
     nib_plan *plan;     /* for the machine that will run the result; NULL: not named */
     nib_ledger ledger;
-    nib_gptq gptq;                /* its codes, while the output is written */
-    nib_input_stats *stats;       /* [site_count] of a calibration; NULL: none ran */
-    nib_scaling scales;           /* of awq and smooth */
+    nib_gptq gptq;          /* its codes, while the output is written */
+    nib_input_stats *stats; /* [site_count] of a calibration; NULL: none ran */
+    nib_scaling scales;     /* of awq and smooth */
+    nib_rotating rotating;
     nib_asked asked;              /* for the receipt */
     const nib_examiner *examiner; /* NULL: the output is published, and reported */
 } work;
@@ -74,7 +76,7 @@ static nib_status default_method(nib_ptq_method *out, const nib_quantize_options
         return NIB_OK;
     return nib__fail(
         err, NIB_USAGE,
-        "method \"%.40s\" is not one of rtn, search, gptq, hqq, qronos, awq, learn, smooth",
+        "method \"%.40s\" is not one of rtn, search, gptq, hqq, qronos, awq, learn, smooth, rotate",
         o->method);
 }
 
@@ -121,7 +123,7 @@ static nib_status choose_layers(work *w, nib_err *err)
 static bool is_searched(const nib_quantize_layer *l)
 {
     return nib__layer_is_quantized(l) && !l->recode &&
-           (l->choice.method == NIB_PTQ_SEARCH || nib__ptq_scales(l->choice.method));
+           (l->choice.method == NIB_PTQ_SEARCH || nib__ptq_changes(l->choice.method));
 }
 
 static size_t count_method(const work *w, nib_ptq_method method)
@@ -137,7 +139,7 @@ static size_t count_method(const work *w, nib_ptq_method method)
 static size_t count_searched(const work *w)
 {
     return count_method(w, NIB_PTQ_SEARCH) + count_method(w, NIB_PTQ_AWQ) +
-           count_method(w, NIB_PTQ_SMOOTH);
+           count_method(w, NIB_PTQ_SMOOTH) + count_method(w, NIB_PTQ_ROTATE);
 }
 
 /* Whether a layer becomes blocks whose scales only the CPU chooses. */
@@ -207,6 +209,7 @@ static nib_status run_calibration(work *w, const char *text, nib_err *err)
     for (size_t i = 0; i < net->site_count; i++) {
         const uint64_t k = (uint64_t)net->sites[i].k;
         const bool is_smooth = w->layers[i].choice.method == NIB_PTQ_SMOOTH;
+        stats[i].turn = w->layers[i].turn;
         if (!is_searched(&w->layers[i]) || w->layers[i].role == NIB_ROLE_EMBED)
             continue;
         if (wants_squares)
@@ -326,6 +329,25 @@ static nib_status run_scales(work *w, nib_err *err)
     return nib__scales(&w->scales, w->model, err);
 }
 
+/* Runs the method rotate, as far as it needs no text. */
+static nib_status run_rotate(work *w, nib_err *err)
+{
+    w->rotating = (nib_rotating){.layers = w->layers,
+                                 .options = w->options,
+                                 .seed = w->examiner != NULL ? w->examiner->seed : NIB_ROTATE_SEED,
+                                 .ledger = &w->ledger,
+                                 .arena = &w->arena};
+    NIB_TRY(nib__rotate(&w->rotating, w->model, err));
+    for (size_t i = 0; i < w->model->net.site_count; i++)
+        if (w->layers[i].turn != NULL && !nib__layer_is_quantized(&w->layers[i]))
+            keep_in_format(&w->layers[i], &w->model->net.sites[i].stored);
+    if (w->rotating.graph.sites == NULL)
+        return NIB_OK;
+    w->asked.has_seed = true;
+    w->asked.seed = w->rotating.seed;
+    return w->options->dry_run ? NIB_OK : nib__rotate_check(&w->rotating, w->model, err);
+}
+
 /* When the output is complete: removes the store, and adds notes that are not about the output. */
 static void finish_gptq(work *w)
 {
@@ -362,6 +384,11 @@ static nib_status calibrate(work *w, nib_err *err)
         return nib__fail(err, NIB_USAGE,
                          "--imatrix %s has no effect: no layer is quantized by --method search",
                          imatrix);
+    if (imatrix && count_method(w, NIB_PTQ_ROTATE) > 0)
+        return nib__fail(err, NIB_USAGE,
+                         "--imatrix %s has no effect: the method rotate mixes the inputs, and an "
+                         "imatrix has the squares of each as stored; give --calibrate TEXT",
+                         imatrix);
     const bool uses_text = is_static || coded + scaled > 0 || (searched > 0 && !imatrix);
     if (text && !uses_text && w->mixed == NULL)
         return nib__fail(err, NIB_USAGE,
@@ -381,6 +408,7 @@ static nib_status calibrate(work *w, nib_err *err)
     if (!w->options->dry_run)
         NIB_TRY(nib__asked_inputs(&w->asked, uses_text ? text : NULL, imatrix,
                                   w->model->tokenizer_path, &w->arena, err));
+    NIB_TRY(run_rotate(w, err));
     if (imatrix)
         NIB_TRY(use_imatrix(w, err));
     if (!text)
@@ -707,8 +735,9 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(complete_job(w, &job, err));
     NIB_TRY(nib__quantize_check(&job, err)); /* before the calibration, which may take hours */
     NIB_TRY(calibrate(w, err));
-    job.vectors = w->scales.vectors;
-    job.vector_count = w->scales.vector_count;
+    const bool is_rotated = w->rotating.vectors != NULL; /* it does not mix with scales */
+    job.vectors = is_rotated ? w->rotating.vectors : w->scales.vectors;
+    job.vector_count = is_rotated ? w->rotating.vector_count : w->scales.vector_count;
     for (int m = 0; m < NIB_PTQ_COUNT; m++)
         w->asked.layers[m] = count_method(w, (nib_ptq_method)m);
     NIB_TRY(nib__quantize(&w->ledger, &report, &job, err));

@@ -118,8 +118,11 @@ void nib__asked_json(const void *ctx, nib_jsonw *w)
     put_file(w, "calibrate", &asked->text);
     put_file(w, "imatrix", &asked->imatrix);
     put_file(w, "tokenizer", &asked->tokenizer);
-    nib__jsonw_key(w, "seed"); /* no method draws random numbers */
-    nib__jsonw_null(w);
+    nib__jsonw_key(w, "seed");
+    if (asked->has_seed)
+        nib__jsonw_int(w, (int64_t)asked->seed);
+    else
+        nib__jsonw_null(w);
     nib__jsonw_pair_string(w, "device",
                            by != NULL && by->done.weights != 0 ? by->machine->name : NULL);
 }

@@ -25,6 +25,8 @@ typedef struct nib_asked {
     nib_strings skip, only;
     int64_t context; /* of a calibration; 0: not given */
     nib_asked_file text, imatrix, tokenizer;
+    bool has_seed; /* a method drew random numbers, from */
+    uint64_t seed;
     size_t layers[NIB_PTQ_COUNT];            /* coded by each method, "rtn" included */
     size_t orders[NIB_INPUTS_ORDERS];        /* coded in each order of inputs */
     const char *device;                      /* computed codes; NULL: the CPU */

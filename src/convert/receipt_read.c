@@ -200,6 +200,23 @@ static bool read_version(reader *r)
     return nib__json_read_int64(&r->json, NIB_RECEIPT_VERSION, NIB_RECEIPT_VERSION, &version);
 }
 
+/* A number, or null if no method drew any. */
+static bool read_seed(reader *r)
+{
+    nib_asked *asked = &r->out->asked;
+    int64_t seed;
+    const nib_json_event event = nib__json_next(&r->json);
+    if (event == NIB_JSON_NULL)
+        return true;
+    if (event != NIB_JSON_NUMBER || !nib__json_int64(&r->json, &seed)) {
+        nib__json_fail(&r->json, "a seed must be an integer or null");
+        return false;
+    }
+    asked->has_seed = true;
+    asked->seed = (uint64_t)seed;
+    return true;
+}
+
 static bool read_member(reader *r)
 {
     nib_json *json = &r->json;
@@ -234,7 +251,7 @@ static bool read_member(reader *r)
         return read_counts(r, "\"orders\"", nib__order_names, asked->orders, NIB_INPUTS_ORDERS);
     }
     if (nib__json_is(json, "seed"))
-        return nib__json_skip(json);
+        return read_seed(r);
     return refuse_key(r, "a receipt");
 }
 

@@ -390,8 +390,10 @@ static bool has_old_order(const nib_read_receipt *r)
 static nib_status make_again(check *c)
 {
     const nib_asked *asked = &c->receipt.asked;
-    const nib_examiner examiner = {
-        .examine = see_made, .ctx = c, .ascending = has_old_order(&c->receipt)};
+    const nib_examiner examiner = {.examine = see_made,
+                                   .ctx = c,
+                                   .ascending = has_old_order(&c->receipt),
+                                   .seed = asked->seed};
     const nib_request request = {.size = sizeof request,
                                  .recipe = asked->recipe,
                                  .skip = asked->skip,

@@ -25,8 +25,8 @@ const char *const nib__zero_names[] = {"none", "int", "float", NULL};
 const char *const nib__layout_hint_names[] = {
     "none", "plain", "cutlass-int4", "tile-packed", "marlin", "opaque", "other", NULL,
 };
-const char *const nib__ptq_names[] = {"rtn", "search", "gptq",   "hqq", "qronos",
-                                      "awq", "learn",  "smooth", NULL};
+const char *const nib__ptq_names[] = {"rtn", "search", "gptq",   "hqq",    "qronos",
+                                      "awq", "learn",  "smooth", "rotate", NULL};
 const char *const nib__phase_names[] = {"infer", "forward", "backward", NULL};
 
 #define X(id, stored, name, bits) name,

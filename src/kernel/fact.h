@@ -128,6 +128,7 @@ typedef enum nib_ptq_method {
     NIB_PTQ_AWQ,    /* as SEARCH, after scales of inputs were folded into what makes them */
     NIB_PTQ_LEARN,  /* as QRONOS, then moved along gradients */
     NIB_PTQ_SMOOTH, /* as AWQ, with scales that make activations easier to code */
+    NIB_PTQ_ROTATE, /* as SEARCH, after rotations of the model's inside were merged into weights */
     NIB_PTQ_COUNT
 } nib_ptq_method;
 
@@ -147,6 +148,13 @@ NIB_INLINE bool nib__ptq_pairs(nib_ptq_method method)
 NIB_INLINE bool nib__ptq_scales(nib_ptq_method method)
 {
     return method == NIB_PTQ_AWQ || method == NIB_PTQ_SMOOTH;
+}
+
+/* Whether a method changes weights before codes are chosen by a search, which one scale for a whole
+ * tensor does not need. */
+NIB_INLINE bool nib__ptq_changes(nib_ptq_method method)
+{
+    return nib__ptq_scales(method) || method == NIB_PTQ_ROTATE;
 }
 
 /* Whether a method cannot do without a text. */

@@ -65,6 +65,10 @@ static nib_status open_converted(loading *l, nib_err *err)
                          "the method %s needs a calibration text; run nibble quantize "
                          "--calibrate TEXT first",
                          nib__ptq_names[method]);
+    if (method == NIB_PTQ_ROTATE && quantize)
+        return nib__fail(err, NIB_USAGE,
+                         "the method rotate changes the weights of the whole model; run nibble "
+                         "quantize first");
     uint64_t scale_bytes = 0, zero_bytes = 0, code_bytes = (uint64_t)n * (uint64_t)k;
     if (quantize) {
         NIB_TRY(

@@ -428,12 +428,13 @@ static nib_status list_shared(nib_output_layout *r)
         if (name == NULL)
             return nib__fail_memory(r->err, strlen(l->name), "a name");
         const nib_tensor *from = r->sources[i].from;
-        if (strcmp(from->name, name) == 0 || l->recode)
+        const bool turns = l->turn != NULL; /* otherwise than the weight that it shares */
+        if (strcmp(from->name, name) == 0 || (l->recode && !turns))
             continue;
         const size_t owner = find_weight_layer(r, from->name);
         const bool owner_quantized =
             owner != SIZE_MAX && nib__layer_is_quantized(&r->job->layers[owner]);
-        if (nib__layer_is_quantized(l))
+        if (nib__layer_is_quantized(l) || turns)
             NIB_TRY(write_layer(r, i));
         else if (owner_quantized || find_cast(r, i, from) != find_cast(r, owner, from))
             NIB_TRY(copy_tensor(r, from, name, i));

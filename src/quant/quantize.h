@@ -53,6 +53,9 @@ typedef struct nib_quantize_layer {
     const float *importance; /* of choice.method: as in nib_quantizer */
     const nib_codes *codes;  /* of choice.method; NULL: the stream chooses them */
     nib_fold fold;           /* of choice.method */
+    /* What the weight becomes before it is coded, cast or kept; NULL: it stays. Floats with one
+     * have `recode`. */
+    const struct nib_turn *turn;
     const double *objective; /* [2] as nib_codes.objective; NULL: the stream's, or codes' */
 } nib_quantize_layer;
 

@@ -28,8 +28,9 @@ nib_status nib__quantizer_set_range(nib_quantizer *q, const float range[2], nib_
 /* Stores the one scale and zero of a tensor. nib__quantizer_quantize_rows does not write them. */
 void nib__quantizer_store_tensor_scale(const nib_quantizer *q, void *scale, void *zero);
 
-/* rows: [count][k], each value exact in `source`; first: index of the first row, for messages. A
- * NaN or infinity is NIB_BAD_INPUT with its row and column. */
+/* rows: [count][k], each value exact in `source`, or of a weight that a method computed; first:
+ * index of the first row, for messages. A NaN or infinity is NIB_BAD_INPUT with its row and
+ * column. */
 nib_status nib__quantizer_quantize_rows(const nib_quantizer *q, const float *rows, int64_t first,
                                         int64_t count, nib_quantized *out, nib_err *err);
 

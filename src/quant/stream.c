@@ -4,6 +4,7 @@
  * and a row per worker. Results do not depend on the number of threads: rows are independent, and
  * sums over rows are taken in row order.
  */
+#include "rotation.h"
 #include "stream.h"
 
 #include <inttypes.h>
@@ -813,8 +814,8 @@ static nib_status quantize_hashed(nib_stream *s, const nib_rewrite *rewrite, nib
     return status;
 }
 
-nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_source_hash *hash,
-                           nib_err *err)
+static nib_status run_rewrite(nib_stream *s, const nib_rewrite *rewrite, nib_source_hash *hash,
+                              nib_err *err)
 {
     if (rewrite->kind == NIB_REWRITE_COPY)
         return run_copy(s, rewrite, hash, err);
@@ -827,6 +828,33 @@ nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_source
     if (rewrite->kind == NIB_REWRITE_BIAS)
         return nib__bias_run(s, rewrite, err);
     return quantize_hashed(s, rewrite, hash, err);
+}
+
+/* Runs a rewrite on what a method makes of its weight. */
+static nib_status run_turned(nib_stream *s, const nib_rewrite *rewrite, nib_source_hash *hash,
+                             nib_err *err)
+{
+    const nib_turn *turn = rewrite->layer->turn;
+    const uint64_t bytes = (uint64_t)turn->from->n * (uint64_t)turn->from->k * sizeof(float);
+    nib_rewrite r = *rewrite;
+    float *values = nib__block_take(bytes);
+    if (values == NULL)
+        return nib__fail_memory(err, bytes, r.from->name);
+    nib_status status = nib__turn_weight(values, turn, s->job->pool, s->job->allocator, err);
+    nib__turn_describe(&r.weight, turn, values);
+    if (status == NIB_OK)
+        status = run_rewrite(s, &r, hash, err);
+    nib__block_free(values, bytes);
+    return status;
+}
+
+nib_status nib__stream_run(nib_stream *s, const nib_rewrite *rewrite, nib_source_hash *hash,
+                           nib_err *err)
+{
+    const bool is_weight =
+        rewrite->kind == NIB_REWRITE_QUANTIZE || rewrite->kind == NIB_REWRITE_RECODE;
+    const bool turns = is_weight && rewrite->layer->turn != NULL;
+    return turns ? run_turned(s, rewrite, hash, err) : run_rewrite(s, rewrite, hash, err);
 }
 
 uint64_t nib__stream_cost(const nib_rewrite *r)

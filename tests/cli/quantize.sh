@@ -98,7 +98,7 @@ nibble plan m --recipe gptq.json >out
 check 'a plan says that a run is refused' grep -q '^note: gptq: 36 layers need a calibration text' out
 rm out
 refused 2 '*the method gptq needs a calibration text; run nibble quantize*' generate m --recipe gptq.json -n 1
-refused 2 'method "nosuch" is not one of rtn, search, gptq, hqq, qronos, awq, learn, smooth' quantize m q --recipe 8da4w --method nosuch
+refused 2 'method "nosuch" is not one of rtn, search, gptq, hqq, qronos, awq, learn, smooth, rotate' quantize m q --recipe 8da4w --method nosuch
 refused 3 '*one scale for the whole tensor*' quantize m q --recipe int8wo-tensor --method search
 refused 2 '--method search has no effect: *' quantize m q --recipe all.json --method search
 echo '{"rules": [{"match": "*", "scheme": "keep", "method": "search"}]}' >keep.json

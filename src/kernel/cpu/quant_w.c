@@ -97,7 +97,8 @@ nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const 
 {
     char name[64];
     const bool is_one = nib__quantizer_is_one(q);
-    if (method != NIB_PTQ_RTN && method != NIB_PTQ_SMOOTH && is_one)
+    const bool rounds_one = method == NIB_PTQ_SMOOTH || method == NIB_PTQ_ROTATE;
+    if (method != NIB_PTQ_RTN && !rounds_one && is_one)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the method %s chooses scales of groups or rows, and %s has one scale for "
                          "the whole tensor; use rows, or the method rtn",
@@ -118,7 +119,7 @@ nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const 
                          "the method hqq moves float zeros, and %s has none of its own; use "
                          "search, or a scheme like int4wo",
                          nib__scheme_name(name, &q->scheme));
-    q->method = !nib__ptq_scales(method) ? method : is_one ? NIB_PTQ_RTN : NIB_PTQ_SEARCH;
+    q->method = !nib__ptq_changes(method) ? method : is_one ? NIB_PTQ_RTN : NIB_PTQ_SEARCH;
     q->importance = importance;
     return NIB_OK;
 }
