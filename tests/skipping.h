@@ -71,6 +71,15 @@ static inline int sparse(int step) { return SLOW ? sampled(step) : 1; }
             skip_test(__func__, SKIP_ROWS);                                                        \
     } while (0)
 
+/* Skips a test of devices (session.h) where there is none, and under the sanitizers. */
+#define skip_without_device()                                                                      \
+    do {                                                                                           \
+        if (SANITIZED)                                                                             \
+            skip_test(__func__, SKIP_SANITIZED);                                                   \
+        if (!device_is_here())                                                                     \
+            skip_test(__func__, SKIP_OPENCL);                                                      \
+    } while (0)
+
 /* Skips a test where kernels are slow; NIBBLE_TEST_ALL runs it. */
 #define skip_slow()                                                                                \
     do {                                                                                           \

@@ -578,10 +578,7 @@ static void test_device_samples_as_the_cpu(void **state)
     static given all[3][JOBS];
     opened o;
     (void)state;
-    if (SANITIZED)
-        skip_test(__func__, SKIP_SANITIZED);
-    if (!device_is_here())
-        skip_test(__func__, SKIP_OPENCL);
+    skip_without_device();
     o = must_open(&how);
     for (int here = 0; here < 3; here++) { /* jobs sampled on the CPU: none, the second, all */
         nib_batch *b;

@@ -7,6 +7,7 @@
 #include "session.h"
 
 #include "safetensors_build.h"
+#include "skipping.h"
 
 #include <inttypes.h>
 #include <setjmp.h>
@@ -141,7 +142,7 @@ static void a_router_that_is_not_finite_is_an_error(void **state)
     refused(NIB_BAD_INPUT, nib_session_step(o.session, slots, 1, &logits, &err), &err);
     assert_int_equal(nib_session_length(o.session, 0), 0);
     close_opened(&o);
-    if (device_is_here())
+    if (!SANITIZED && device_is_here())
         refuse_on_device(directory, slots, err.text);
     drop_directory(directory);
 }

@@ -260,10 +260,7 @@ static void test_on_device(void **state)
         const char *model, *recipe;
     } cases[] = {{"exaone4_window", NULL}, {"gemma2", NULL}, {"exaone4_window", "int8wo"}};
     (void)state;
-    if (SANITIZED)
-        skip_test(__func__, SKIP_SANITIZED);
-    if (!device_is_here())
-        skip_test(__func__, SKIP_OPENCL);
+    skip_without_device();
     for (size_t i = 0; i < COUNT(cases); i++) {
         nib_slot slots[LONG];
         size_t wanted = 0, hidden = 0;

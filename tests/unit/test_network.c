@@ -521,10 +521,7 @@ static void test_on_device(void **state)
     enum { VOCAB_MAX = 256 };
     opened o;
     (void)state;
-    if (SANITIZED)
-        skip_test(__func__, SKIP_SANITIZED);
-    if (!device_is_here())
-        skip_test(__func__, SKIP_OPENCL);
+    skip_without_device();
     for (size_t i = 0; i < COUNT(models); i++) {
         static const nib_slot slots[] = {{0, 0, 7, 0}, {0, 1, 11, 0}, {0, 2, 5, NIB_SLOT_LOGITS}};
         char path[64];

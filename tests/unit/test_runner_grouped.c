@@ -105,8 +105,7 @@ static void every_operation_may_run_on_the_host(void **state)
         {"experts that differ", tested_device(), RULES, NULL, NULL, NULL},
     };
     (void)state;
-    if (!device_is_here())
-        skip_test(__func__, SKIP_OPENCL);
+    skip_without_device();
     for (size_t i = 0; i < COUNT(cases); i++) {
         const how host = {.name = "the host", .recipe = cases[i].recipe};
         float want[2][VOCAB_MAX] = {{0}}, got[2][VOCAB_MAX] = {{0}};
@@ -138,8 +137,7 @@ static void the_plan_says_how_experts_run(void **state)
               differ = {.name = "different", .device = tested_device(), .recipe = RULES};
     nib_err err;
     (void)state;
-    if (!device_is_here())
-        skip_test(__func__, SKIP_OPENCL);
+    skip_without_device();
     opened o = open_on(&same, &err);
     assert_non_null(strstr(note_of(&o, "experts"), "; one launch multiplies all experts"));
     close_opened(&o);

@@ -318,10 +318,7 @@ static void test_on_device(void **state)
     there.device = tested_device();
     there.sequences = 2;
     (void)state;
-    if (SANITIZED)
-        skip_test(__func__, SKIP_SANITIZED);
-    if (!device_is_here())
-        skip_test(__func__, SKIP_OPENCL);
+    skip_without_device();
     opened cpu = must_open(&here), gpu = must_open(&there);
     const int64_t length = 650;
     int32_t got = -7;
