@@ -52,15 +52,6 @@ cp -r q plain
 nibble sign q --key alice.key >report
 equal 'what sign says' 'signed 8 files of q: q/model.intoto.json.sig' "$(cat report)"
 signed q 8
-# sound GLOB ARGUMENT...: verify finds no problem, and the glob matches its report
-sound() {
-    local wanted=$1 text
-    shift
-    nibble verify "$@" >report 2>sentence || equal "status of verify $*" 0 "$? $(cat sentence)"
-    text=$(tr '\n' ' ' <report | sed 's/  */ /g')
-    # shellcheck disable=SC2053 # a glob is meant
-    [[ $text == $wanted ]] || equal "report of verify $*" "$wanted" "$text"
-}
 by='*note: model.intoto.json.sig: signed by alice@example.org, ED25519 key SHA256:*; 8 files are listed *'
 sound "$by 0 problems " q --signers signers
 sound "$by 0 problems " q --signers signers --signer alice@example.org
@@ -74,16 +65,6 @@ check 'once more' nibble sign plain --key alice.key --force
 check 'the same bytes' diff -r plain again
 check 'the model runs as before' nibble generate q -p 'Once' -n 2 --quiet
 
-# found DIR GLOB [OPTION...]: exit 8, and the glob matches the report
-found() {
-    local dir=$1 wanted=$2 status=0 text
-    shift 2
-    nibble verify "$dir" "$@" >report 2>sentence || status=$?
-    text=$(tr '\n' ' ' <report | sed 's/  */ /g')
-    equal "exit status of verify $dir $*" 8 "$status"
-    # shellcheck disable=SC2053 # a glob is meant
-    [[ $text == $wanted ]] || equal "report of verify $dir $*" "$wanted" "$text"
-}
 one='*; 1 problem '
 found q "*signer: model.intoto.json.sig: is by alice@example.org, by the ED25519 key SHA256:*, not by bob@example.org$one" --signers signers --signer bob@example.org
 found q "*signer: model.intoto.json.sig: is by the ED25519 key SHA256:*, which bob.signers does not list$one" --signers bob.signers

@@ -55,15 +55,6 @@ print("".join("%s  %s\n" % (r["digest"], r["name"]) for r in json.loads(payload)
     (cd "$1" && find . -type f ! -name model.sig | sed 's|^\./||' | LC_ALL=C sort | xargs -d '\n' sha256sum) >sums
     check "all files of $1 are listed" cmp sums resources
 }
-# sound GLOB ARGUMENT...: verify finds no problem, and the glob matches its report
-sound() {
-    local wanted=$1 text
-    shift
-    nibble verify "$@" >report 2>sentence || equal "status of verify $*" 0 "$? $(cat sentence)"
-    text=$(tr '\n' ' ' <report | sed 's/  */ /g')
-    # shellcheck disable=SC2053 # a glob is meant
-    [[ $text == $wanted ]] || equal "report of verify $*" "$wanted" "$text"
-}
 nibble sign q --key alice.pem >report
 equal 'what sign says' 'signed 6 files of q: q/model.sig' "$(cat report)"
 plain q alice sha256
@@ -80,16 +71,6 @@ check 'P-521' nibble sign c --key dave.pem --force
 plain c dave sha512
 sound '*signed by dave.pub, P-521 key *' c --signers dave.pub
 
-# found DIR GLOB [OPTION...]: exit 8, and the glob matches the report
-found() {
-    local dir=$1 wanted=$2 status=0 text
-    shift 2
-    nibble verify "$dir" "$@" >report 2>sentence || status=$?
-    text=$(tr '\n' ' ' <report | sed 's/  */ /g')
-    equal "exit status of verify $dir $*" 8 "$status"
-    # shellcheck disable=SC2053 # a glob is meant
-    [[ $text == $wanted ]] || equal "report of verify $dir $*" "$wanted" "$text"
-}
 one='*; 1 problem '
 found q "*signer: model.sig: is by the key with SHA-256 *, and that of bob.pub is *$one" --signers bob.pub
 # changed EDIT: a fresh copy of q whose bundle b, with envelope e and payload p, was edited
