@@ -5,18 +5,17 @@
  */
 #include "fold.h"
 
-/* Readers of a value: how many there are, and whether all are linear layers. */
-static int count_readers(const nib_graph *g, int value, bool *linear)
+nib_fold_use nib__fold_use_of(const nib_graph *g, int value)
 {
-    int count = 0;
-    *linear = true;
+    nib_fold_use use = {.linear = true};
     for (size_t i = 0; i < g->node_count; i++)
         for (int j = 0; j < NIB_NODE_INPUTS; j++)
             if (g->nodes[i].in[j] == value) {
-                count++;
-                *linear = *linear && g->nodes[i].op == NIB_OP_LINEAR;
+                use.count++;
+                use.linear = use.linear && g->nodes[i].op == NIB_OP_LINEAR;
+                use.last = &g->nodes[i];
             }
-    return count;
+    return use;
 }
 
 static int count_uses(const nib_graph *g, int weight)
@@ -31,11 +30,10 @@ static int count_uses(const nib_graph *g, int weight)
  * is none. */
 static size_t linear_before(const nib_graph *g, int value)
 {
-    bool linear;
     if (value == NIB_NO_ID)
         return SIZE_MAX;
     const nib_graph_node *n = &g->nodes[g->values[value].writer];
-    return n->op == NIB_OP_LINEAR && count_readers(g, value, &linear) == 1
+    return n->op == NIB_OP_LINEAR && nib__fold_use_of(g, value).count == 1
                ? g->weights[n->weight].index
                : SIZE_MAX;
 }
@@ -92,9 +90,7 @@ static void find_place(nib_fold_group *out, const nib_network *net, int value, i
 {
     const nib_graph *g = &net->graph;
     const nib_graph_node *n = &g->nodes[g->values[value].writer];
-    bool linear;
-    (void)count_readers(g, value, &linear);
-    if (!linear)
+    if (!nib__fold_use_of(g, value).linear)
         out->why = "more than linear layers reads its input";
     else if (n->op == NIB_OP_NORM)
         find_norm(out, g, n);

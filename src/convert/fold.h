@@ -25,6 +25,14 @@ typedef struct nib_fold_group {
     const char *why;                 /* why the input cannot have scales; NULL: it can */
 } nib_fold_group;
 
+/* The operations that read a value. */
+typedef struct nib_fold_use {
+    int count;
+    bool linear;                /* all are linear layers */
+    const nib_graph_node *last; /* NULL: there is none */
+} nib_fold_use;
+nib_fold_use nib__fold_use_of(const nib_graph *g, int value);
+
 /* Whether the method of a layer scales inputs. */
 bool nib__fold_is_scaled(const nib_quantize_layer *layer);
 /* The row of `before` that makes input j. */

@@ -162,13 +162,7 @@ static nib_status read_factors(work *w, int norm, nib_err *err)
 static nib_status add_vector(nib_rotating *job, const char *name, const float *values,
                              int64_t count, nib_err *err)
 {
-    nib_vector *to = &job->vectors[job->vector_count];
-    *to = (nib_vector){
-        .name = nib__arena_copy(job->arena, name, strlen(name)), .values = values, .count = count};
-    if (to->name == NULL)
-        return nib__fail_memory(err, strlen(name), "a name");
-    job->vector_count++;
-    return NIB_OK;
+    return nib__vector_add(job->vectors, &job->vector_count, name, values, count, job->arena, err);
 }
 
 static nib_status turn_bias(const work *w, const nib_site *at, const nib_turn *turn, nib_err *err)

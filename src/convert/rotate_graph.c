@@ -6,6 +6,8 @@
  */
 #include "rotate_graph.h"
 
+#include "fold.h"
+
 typedef struct walk {
     const nib_graph *g;
     nib_rotate_graph *out;
@@ -152,29 +154,18 @@ static void find_residual(walk *w)
 
 /* ---- values ---- */
 
-static int count_readers(const nib_graph *g, int value, const nib_graph_node **reader)
-{
-    int count = 0;
-    for (size_t i = 0; i < g->node_count; i++)
-        for (int j = 0; j < NIB_NODE_INPUTS; j++)
-            if (g->nodes[i].in[j] == value) {
-                *reader = &g->nodes[i];
-                count++;
-            }
-    return count;
-}
-
 /* Finds what reads the values of a layer; returns why that cannot follow, or NULL. */
 static const char *find_attended(const walk *w, int64_t layer, bool marks)
 {
     const nib_graph *g = w->g;
     for (size_t i = 0; i < g->node_count; i++) {
-        const nib_graph_node *n = &g->nodes[i], *reader = NULL;
+        const nib_graph_node *n = &g->nodes[i];
         if (n->op != NIB_OP_ATTN || n->layer != layer)
             continue;
-        if (count_readers(g, n->out, &reader) != 1 || reader->op != NIB_OP_LINEAR)
+        const nib_fold_use use = nib__fold_use_of(g, n->out);
+        if (use.count != 1 || !use.linear)
             return "more than a linear layer reads what attention makes of them";
-        nib_rotate_site *site = &w->out->sites[g->weights[reader->weight].index];
+        nib_rotate_site *site = &w->out->sites[g->weights[use.last->weight].index];
         if (marks) {
             site->value_columns = true;
             site->layer = layer;
@@ -186,13 +177,12 @@ static const char *find_attended(const walk *w, int64_t layer, bool marks)
 static const char *find_values(const walk *w, const nib_network *net, const nib_graph_node *store)
 {
     const nib_graph *g = w->g;
-    const nib_graph_node *reader = NULL;
     if (net->config.latent.rank > 0 || store->in[1] == NIB_NO_ID)
         return "attention is latent";
     const nib_graph_node *n = &g->nodes[g->values[store->in[1]].writer];
     if (n->op == NIB_OP_NORM)
         return "they pass a norm";
-    if (n->op != NIB_OP_LINEAR || count_readers(g, store->in[1], &reader) != 1)
+    if (n->op != NIB_OP_LINEAR || nib__fold_use_of(g, store->in[1]).count != 1)
         return "they are not those of a linear layer alone";
     const nib_graph_weight *weight = &g->weights[n->weight];
     if (weight->n % nib__config_head_dim(&net->config, store->layer) != 0)

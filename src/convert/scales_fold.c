@@ -12,13 +12,7 @@ static nib_status add_vector(nib_scales_run *w, const char *name, const float *v
                              int64_t count, nib_err *err)
 {
     nib_scaling *job = w->job;
-    nib_vector *to = &job->vectors[job->vector_count];
-    *to = (nib_vector){
-        .name = nib__arena_copy(job->arena, name, strlen(name)), .values = values, .count = count};
-    if (to->name == NULL)
-        return nib__fail_memory(err, strlen(name), "a name");
-    job->vector_count++;
-    return NIB_OK;
+    return nib__vector_add(job->vectors, &job->vector_count, name, values, count, job->arena, err);
 }
 
 static nib_status take_floats(float **out, const nib_scales_run *w, int64_t count, nib_err *err)

@@ -17,6 +17,18 @@ bool nib__layer_is_quantized(const nib_quantize_layer *layer)
     return !layer->choice.keep && nib__scheme_is_quantized(&layer->choice.scheme);
 }
 
+nib_status nib__vector_add(nib_vector *list, size_t *count, const char *name, const float *values,
+                           int64_t size, nib_arena *arena, nib_err *err)
+{
+    nib_vector *to = &list[*count];
+    *to = (nib_vector){
+        .name = nib__arena_copy(arena, name, strlen(name)), .values = values, .count = size};
+    if (to->name == NULL)
+        return nib__fail_memory(err, strlen(name), "a name");
+    ++*count;
+    return NIB_OK;
+}
+
 /* ---- the output path ---- */
 
 /* --force replaces a model, not any other directory that a mistyped name leads to. */

@@ -36,6 +36,9 @@ typedef struct nib_vector {
     const float *values; /* [count] exact in its stored type */
     int64_t count;
 } nib_vector;
+/* Adds one to a list that has room, with a copy of the name in the arena. */
+nib_status nib__vector_add(nib_vector *list, size_t *count, const char *name, const float *values,
+                           int64_t size, nib_arena *arena, nib_err *err);
 
 struct nib_digests;
 
