@@ -9,13 +9,16 @@
 #include <float.h>
 #include <math.h>
 
-enum { CALIBRATE_TEXT_MAX = 64 << 20, CALIBRATE_WINDOW = 2048 };
+enum { CALIBRATE_TEXT_MAX = 64 << 20, CALIBRATE_WINDOW = 2048, HELD_OUT_MAX = 4096 };
 
 typedef struct recorder {
     nib_input_stats *stats;
     double *room;    /* of nib__turn_input, and */
     float *row;      /* [widest] an input that it turned */
     bool wants_head; /* the squares of the output layer's inputs */
+    bool in_parts;   /* some stats are */
+    nib_text_parts parts;
+    int part; /* of the text, from 0, that this step is in */
     bool bad;
     size_t bad_site;
 } recorder;
@@ -23,6 +26,7 @@ typedef struct recorder {
 static void record_row(recorder *w, size_t site, const float *x, int64_t k)
 {
     nib_input_stats *s = &w->stats[site];
+    const int part = s->in_parts ? w->part : 0;
     for (int64_t j = 0; j < k; j++) {
         if (!isfinite(x[j]) && !w->bad) {
             w->bad = true;
@@ -31,9 +35,9 @@ static void record_row(recorder *w, size_t site, const float *x, int64_t k)
         s->range[0] = x[j] < s->range[0] ? x[j] : s->range[0];
         s->range[1] = x[j] > s->range[1] ? x[j] : s->range[1];
     }
-    for (int64_t j = 0; j < k && s->squares != NULL; j++)
+    for (int64_t j = 0; j < k && part < 2 && s->squares != NULL; j++)
         s->squares[j] += (double)x[j] * (double)x[j];
-    for (int64_t j = 0; j < k && s->extremes != NULL; j++) {
+    for (int64_t j = 0; j < k && part < 1 && s->extremes != NULL; j++) {
         s->extremes[j] = fminf(s->extremes[j], x[j]);
         s->extremes[k + j] = fmaxf(s->extremes[k + j], x[j]);
     }
@@ -51,9 +55,36 @@ static void record(void *ctx, size_t site, const float *x, int64_t ld, int64_t m
     }
 }
 
-static nib_status run_tokens(nib_session *session, const int32_t *ids, size_t count, int64_t window,
-                             bool wants_head, nib_err *err)
+nib_status nib__text_parts(nib_text_parts *out, int64_t held_out, int64_t tokens, nib_err *err)
 {
+    const int64_t third = held_out != NIB_HELD_OUT_DEFAULT
+                              ? held_out
+                              : nib__min(nib__max(tokens / 4, 1), HELD_OUT_MAX);
+    if (third > (tokens - 1) / 2)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "the calibration text has %lld tokens; scales of inputs are made of one "
+                         "at least, chosen by the next %lld, and checked by the last %lld",
+                         (long long)tokens, (long long)third, (long long)third);
+    *out = (nib_text_parts){.first = tokens - 2 * third, .second = third, .third = third};
+    return NIB_OK;
+}
+
+/* Where the part of the text that holds token `done` ends. */
+static int64_t part_end(recorder *w, int64_t done, int64_t count)
+{
+    const int64_t ends[] = {w->parts.first, w->parts.first + w->parts.second, count};
+    if (!w->in_parts)
+        return count;
+    while (done >= ends[w->part])
+        w->part++;
+    return ends[w->part];
+}
+
+static nib_status run_tokens(nib_session *session, const int32_t *ids, const nib_calibration *run,
+                             recorder *w, nib_err *err)
+{
+    const int64_t window = run->window;
+    const size_t count = (size_t)run->tokens;
     nib_slot slots[NIB_CHUNK];
     const float *logits;
     for (size_t done = 0; done < count;) {
@@ -62,12 +93,13 @@ static nib_status run_tokens(nib_session *session, const int32_t *ids, size_t co
             nib__kv_truncate(&session->runner.kv, 0, 0);
         if (!nib__engine_progress(session->model->engine, "calibrate", done, count))
             return nib__fail(err, NIB_CANCELLED, "the calibration was cancelled");
-        const int64_t part = nib__min(nib__min(NIB_CHUNK, window - at), (int64_t)(count - done));
+        const int64_t left = part_end(w, (int64_t)done, run->tokens) - (int64_t)done;
+        const int64_t part = nib__min(nib__min(NIB_CHUNK, window - at), left);
         for (int64_t i = 0; i < part; i++) {
             const int64_t position = at + i;
             /* the head has an input only where logits are wanted */
             const bool wanted =
-                wants_head ? position % NIB_HEAD_EVERY == NIB_HEAD_EVERY - 1 : i + 1 == part;
+                w->wants_head ? position % NIB_HEAD_EVERY == NIB_HEAD_EVERY - 1 : i + 1 == part;
             slots[i] = (nib_slot){.position = (int32_t)position,
                                   .token = ids[done + (size_t)i],
                                   .outputs = wanted ? NIB_SLOT_LOGITS : 0};
@@ -96,11 +128,12 @@ static nib_status calibrate_on_text(nib_session *session, const char *text_path,
     if (count == 0)
         status = nib__fail(err, NIB_BAD_INPUT, "%s: the calibration text is empty", text_path);
     session->runner.observer = (nib_observer){.see = record, .ctx = w};
-    *run = (nib_calibration){
-        .tokens = (int64_t)count,
-        .window = nib__min(nib__min(session->plan->context, CALIBRATE_WINDOW), (int64_t)count)};
+    run->tokens = (int64_t)count;
+    run->window = nib__min(nib__min(session->plan->context, CALIBRATE_WINDOW), run->tokens);
+    if (status == NIB_OK && w->in_parts)
+        status = nib__text_parts(&w->parts, run->held_out, run->tokens, err);
     if (status == NIB_OK)
-        status = run_tokens(session, ids, count, run->window, w->wants_head, err);
+        status = run_tokens(session, ids, run, w, err);
     nib__tokenizer_ids_free(tokenizer, ids);
     return status;
 }
@@ -114,11 +147,12 @@ nib_status nib__calibrate(nib_input_stats *stats, nib_calibration *run, nib_mode
     const nib_allocator *a = &model->engine->allocator;
     recorder w = {.stats = stats};
     int64_t widest = 0;
-    for (size_t i = 0; i < model->net.site_count; i++)
+    for (size_t i = 0; i < model->net.site_count; i++) {
+        w.in_parts = w.in_parts || stats[i].in_parts;
         if (model->net.sites[i].role == NIB_ROLE_HEAD && stats[i].squares != NULL)
             w.wants_head = true;
-    for (size_t i = 0; i < model->net.site_count; i++)
         widest = nib__max(widest, model->net.sites[i].k);
+    }
     w.room = nib__calloc(a, (uint64_t)widest + NIB_ROTATION_BASE, sizeof *w.room);
     w.row = nib__calloc(a, (uint64_t)widest, sizeof *w.row);
     nib_status status = w.room != NULL && w.row != NULL

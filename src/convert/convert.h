@@ -22,12 +22,13 @@ nib_status nib__quantize_for(nib_plan **out, nib_ledger *ledger, nib_model *mode
                              const nib_quantize_options *options, nib_err *err);
 
 /* Sees an output that is then removed: nib_quantize_job.examine. ascending: nib_gptq.ascending;
- * seed: nib_rotating.seed. */
+ * held_out: nib_scaling.held_out; seed: nib_rotating.seed. */
 typedef struct nib_examiner {
     nib_status (*examine)(void *ctx, const char *place, const struct nib_digests *outputs,
                           nib_err *err);
     void *ctx;
     bool ascending;
+    int64_t held_out;
     uint64_t seed;
 } nib_examiner;
 /* nib_quantize and nib_convert into a directory beside options->out, for the examiner. Options and
@@ -68,8 +69,21 @@ typedef struct nib_input_stats {
     double *squares;
     /* [2][k] smallest and largest of each input, and 0; NULL: not wanted */
     float *extremes;
+    /* The squares are of the first two parts of the text, the extremes of the first one. */
+    bool in_parts;
     const struct nib_turn *turn; /* the inputs are those of the turned weight; NULL: as stored */
 } nib_input_stats;
+
+/* The parts of a text for awq and smooth: scales are made of the first, chosen by the second, and
+ * checked by the third. */
+typedef struct nib_text_parts {
+    int64_t first, second, third; /* tokens; the second as many as the third */
+} nib_text_parts;
+enum { NIB_HELD_OUT_DEFAULT = -1 };
+/* held_out: tokens of the third part; by default a quarter of the text, at most 4,096. 0: scales
+ * are made of the whole text, and the other parts are empty. NIB_BAD_INPUT: the text is shorter
+ * than three tokens, or than the parts. */
+nib_status nib__text_parts(nib_text_parts *out, int64_t held_out, int64_t tokens, nib_err *err);
 
 /* The importance of k inputs for nib_quantizer, [k] from the arena: their squares over the mean,
  * at least 2^-20, so that no group weighs nothing. NULL: no square is above 0. */
@@ -80,12 +94,13 @@ enum { NIB_HEAD_EVERY = 8 }; /* the output layer sees every eighth token, becaus
 
 /* How a text was run: in windows that share no tokens, the last of which may be shorter. */
 typedef struct nib_calibration {
-    int64_t tokens, window; /* both at least 1 */
+    int64_t held_out;       /* asked, if some stats are in parts: of nib__text_parts */
+    int64_t tokens, window; /* result: both at least 1 */
 } nib_calibration;
 
-/* Runs the model as stored over a text and fills stats[site], zeroed but for `squares` and
- * `extremes`, and *run. The result does not depend on the number of threads, or on how the text is
- * divided into steps. */
+/* Runs the model as stored over a text and fills stats[site], zeroed but for `squares`, `extremes`
+ * and `in_parts`, and the result in *run. Neither depends on the number of threads, or on how the
+ * text is divided into steps. */
 nib_status nib__calibrate(nib_input_stats *stats, nib_calibration *run, nib_model *model,
                           const nib_request *request, const char *text_path, nib_err *err);
 

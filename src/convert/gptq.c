@@ -601,18 +601,6 @@ static void note_fixed(const nib_gptq_run *g)
                              count);
 }
 
-/* Decides whether the codes are used, and says by which numbers. */
-static void compare_with_rounding(const nib_gptq_run *g)
-{
-    g->job->keeps_rounding = !(g->kl[0] <= g->kl[1]);
-    nib__ledger_add_note(
-        g->job->ledger, "method",
-        "%s: KL divergence from the stored weights on the text's first %lld tokens %.4g nats, of "
-        "rounding %.4g%s",
-        g->job->name, (long long)g->rounded.count, g->kl[0], g->kl[1],
-        g->job->keeps_rounding ? ": worse, so all its layers are rounded to nearest instead" : "");
-}
-
 /* Counts the layers that have codes by the order of their inputs, and says it. */
 static void note_orders(const nib_gptq_run *g)
 {
@@ -670,7 +658,7 @@ static nib_status run_model(nib_gptq_run *g, const nib_plan *plan, nib_err *err)
         note_inputs(g);
         note_unpaired(g);
         note_fixed(g);
-        compare_with_rounding(g);
+        g->job->keeps_rounding = nib__gptq_is_worse(g, "first");
         note_orders(g);
     }
     for (size_t i = 0; g->inputs != NULL && i < g->model->net.site_count; i++)
@@ -751,6 +739,7 @@ nib_status nib__gptq(nib_gptq *job, nib_model *model, nib_err *err)
 {
     nib_gptq_run g = {.job = job, .model = model, .rows = nib__moments_best(model->engine->isa)};
     name_method(&g);
+    g.loader = nib__gptq_loader(&g);
     job->tokens = NIB_GPTQ_TOKENS;
     return nib__gptq_with_text(&g, run_gptq, &g, err);
 }

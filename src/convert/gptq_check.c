@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether the method's codes are better than rounding's for the model as a whole: both run beside
- * the stored weights over the beginning of the text, a layer at a time, and their logits are
- * compared with those of the stored weights.
+ * Whether a method's codes are better than rounding's for the model as a whole: both run beside the
+ * stored weights over a part of the text, a layer at a time, and their logits are compared with
+ * those of the stored weights. How weights of each kind are loaded is the method's.
  */
 #include "divergence.h"
 #include "gptq_run.h"
@@ -11,7 +11,7 @@
 
 #include <math.h>
 
-enum { ROWS = 64, STORED = 0, CODED = 1, ROUNDED = 2, KINDS = 3 }; /* ROWS: tokens at a time */
+enum { ROWS = 64, KINDS = NIB_GPTQ_KINDS }; /* ROWS: tokens at a time */
 
 /* Loads rounding's codes of a site. */
 static nib_status load_rounded(nib_gptq_run *g, size_t site, nib_err *err)
@@ -26,14 +26,35 @@ static nib_status load_rounded(nib_gptq_run *g, size_t site, nib_err *err)
     return status;
 }
 
+static bool has_codes(const void *ctx, size_t site)
+{
+    const nib_gptq_run *g = ctx;
+    return g->job->layers[site].codes != NULL;
+}
+
+static nib_status load_codes(void *ctx, size_t site, nib_gptq_kind kind, nib_err *err)
+{
+    nib_gptq_run *g = ctx;
+    return kind == NIB_GPTQ_CODED ? nib__gptq_load(g, site, g->job->layers[site].codes, err)
+                                  : load_rounded(g, site, err);
+}
+
+nib_gptq_loader nib__gptq_loader(nib_gptq_run *g)
+{
+    return (nib_gptq_loader){.has = has_codes, .load = load_codes, .ctx = g};
+}
+
 nib_status nib__gptq_check_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t end,
                                  nib_err *err)
 {
     NIB_TRY(nib__gptq_run_layer(g, &g->stored, layer, false, err));
     for (size_t site = begin; site < end; site++)
-        if (g->job->layers[site].codes != NULL)
-            NIB_TRY(load_rounded(g, site, err));
-    return nib__gptq_run_layer(g, &g->rounded, layer, false, err);
+        if (g->loader.has(g->loader.ctx, site))
+            NIB_TRY(g->loader.load(g->loader.ctx, site, NIB_GPTQ_ROUNDED, err));
+    g->kind = NIB_GPTQ_ROUNDED;
+    const nib_status status = nib__gptq_run_layer(g, &g->rounded, layer, false, err);
+    g->kind = NIB_GPTQ_STORED;
+    return status;
 }
 
 /* ---- logits ---- */
@@ -41,7 +62,7 @@ nib_status nib__gptq_check_layer(nib_gptq_run *g, size_t layer, size_t begin, si
 typedef struct comparing {
     const float *logits[KINDS]; /* [ROWS][vocab] */
     int64_t vocab;
-    double kl[ROWS][2]; /* of CODED and ROUNDED */
+    double kl[ROWS][2]; /* of NIB_GPTQ_CODED and NIB_GPTQ_ROUNDED */
 } comparing;
 
 static void compare_rows(void *ctx, int worker, int64_t begin, int64_t end)
@@ -50,9 +71,9 @@ static void compare_rows(void *ctx, int worker, int64_t begin, int64_t end)
     (void)worker;
     for (int64_t i = begin; i < end; i++) {
         int64_t best;
-        const float *stored = c->logits[STORED] + i * c->vocab;
+        const float *stored = c->logits[NIB_GPTQ_STORED] + i * c->vocab;
         const double all = nib__log_sum(stored, c->vocab, &best);
-        for (int kind = CODED; kind < KINDS; kind++) {
+        for (int kind = NIB_GPTQ_CODED; kind < KINDS; kind++) {
             const float *logits = c->logits[kind] + i * c->vocab;
             c->kl[i][kind - 1] = nib__divergence_of(logits, nib__log_sum(logits, c->vocab, &best),
                                                     stored, all, -(double)INFINITY, c->vocab);
@@ -60,18 +81,16 @@ static void compare_rows(void *ctx, int worker, int64_t begin, int64_t end)
     }
 }
 
-/* The output layer of each kind; only STORED is loaded if it has no codes. */
+/* The output layer of each kind; only the stored one is loaded if it has no codes. */
 static nib_status load_heads(nib_gptq_run *g, size_t head, nib_loaded heads[KINDS], nib_err *err)
 {
     nib_loaded *at = &g->runner.weights[head];
     for (int kind = 0; kind < KINDS; kind++) {
-        const nib_codes *codes = g->job->layers[head].codes;
         nib_status status = NIB_OK;
-        if (kind == STORED)
+        if (kind == NIB_GPTQ_STORED)
             status = nib__gptq_load_stored(g, head, err);
-        else if (codes != NULL)
-            status =
-                kind == CODED ? nib__gptq_load(g, head, codes, err) : load_rounded(g, head, err);
+        else if (g->loader.has(g->loader.ctx, head))
+            status = g->loader.load(g->loader.ctx, head, (nib_gptq_kind)kind, err);
         heads[kind] = *at;
         *at = (nib_loaded){0};
         NIB_TRY(status);
@@ -89,11 +108,14 @@ static nib_status compare(nib_gptq_run *g, size_t head, nib_loaded heads[KINDS],
     for (int kind = 0; kind < KINDS; kind++) {
         float *to = logits + kind * ROWS * vocab;
         c.logits[kind] = to;
-        g->runner.weights[head] = heads[g->job->layers[head].codes != NULL ? kind : STORED];
+        g->runner.weights[head] =
+            heads[g->loader.has(g->loader.ctx, head) ? kind : NIB_GPTQ_STORED];
+        g->kind = (nib_gptq_kind)kind;
         const nib_status status =
             nib__runner_logits(&g->runner, g->first[g->model->net.config.layers], count,
                                streams[kind]->state + first * g->width, to, err);
         g->runner.weights[head] = (nib_loaded){0};
+        g->kind = NIB_GPTQ_STORED;
         NIB_TRY(status);
     }
     nib__pool_run(g->model->engine->pool, count, 1, false, compare_rows, &c);
@@ -118,4 +140,16 @@ nib_status nib__gptq_check(nib_gptq_run *g, nib_err *err)
         nib__weight_unload(&heads[kind], a);
     nib__release(a, logits);
     return status;
+}
+
+bool nib__gptq_is_worse(const nib_gptq_run *g, const char *place)
+{
+    const bool is_worse = !(g->kl[0] <= g->kl[1]);
+    nib__ledger_add_note(
+        g->job->ledger, "method",
+        "%s: KL divergence from the stored weights on the text's %s %lld tokens %.4g nats, of "
+        "rounding %.4g%s",
+        g->job->name, place, (long long)g->rounded.count, g->kl[0], g->kl[1],
+        is_worse ? ": worse, so all its layers are rounded to nearest instead" : "");
+    return is_worse;
 }

@@ -34,6 +34,21 @@ typedef struct nib_gptq_other {
     bool is_set;
 } nib_gptq_other;
 
+/* Whose weights the layers have, in the check of the whole model. */
+typedef enum nib_gptq_kind {
+    NIB_GPTQ_STORED,
+    NIB_GPTQ_CODED,   /* the method's */
+    NIB_GPTQ_ROUNDED, /* rounding's */
+    NIB_GPTQ_KINDS
+} nib_gptq_kind;
+
+/* How that check finds the sites with codes, and loads those of a kind, not NIB_GPTQ_STORED. */
+typedef struct nib_gptq_loader {
+    bool (*has)(const void *ctx, size_t site);
+    nib_status (*load)(void *ctx, size_t site, nib_gptq_kind kind, nib_err *err);
+    void *ctx;
+} nib_gptq_loader;
+
 /* Multiply-adds of a part. */
 typedef struct nib_gptq_cost {
     double pass, moments; /* per token, of the weights, and of the second moments of their inputs */
@@ -58,6 +73,8 @@ typedef struct nib_gptq_run {
     nib_gptq_stream coded, stored, rounded;
     size_t stage[2];        /* sites [from, to) whose inputs are observed; to SIZE_MAX: no stages */
     nib_gptq_other *others; /* [site_count] */
+    nib_gptq_loader loader;
+    nib_gptq_kind kind; /* that runs */
     double kl[2]; /* of the model with these codes, and with rounding's, from the stored one */
     nib_gptq_cost cost; /* of the layer that runs */
     double done, total; /* multiply-adds */
@@ -156,11 +173,16 @@ nib_status nib__gptq_code(nib_gptq_run *run, size_t begin, size_t end, nib_err *
 nib_status nib__gptq_round(nib_gptq_run *run, size_t site, nib_codes *out, nib_arena *arena,
                            nib_err *err);
 
+/* The loader of codes in run->job->layers; run: its ctx. */
+nib_gptq_loader nib__gptq_loader(nib_gptq_run *run);
 /* Moves run->stored and run->rounded through a layer, whose weights [begin, end) are loaded as
  * stored, and rounded afterwards where they have codes. */
 nib_status nib__gptq_check_layer(nib_gptq_run *run, size_t layer, size_t begin, size_t end,
                                  nib_err *err);
 /* Behind the last layer: sets run->kl, the means over the checked tokens, in nats. */
 nib_status nib__gptq_check(nib_gptq_run *run, nib_err *err);
+/* Whether the codes are worse than rounding's, which a note says by numbers. place: of the checked
+ * tokens, for it. */
+bool nib__gptq_is_worse(const nib_gptq_run *run, const char *place);
 
 #endif

@@ -7,6 +7,7 @@
 #include "bias_codes.h"
 #include "convert_gguf.h"
 #include "convert.h"
+#include "fold.h"
 #include "gptq.h"
 #include "imatrix.h"
 #include "mixed.h"
@@ -196,27 +197,37 @@ static nib_status use_stats(work *w, const nib_input_stats *stats, nib_err *err)
     return NIB_OK;
 }
 
+/* What nib__text_parts is asked for. */
+static int64_t asked_held_out(const work *w)
+{
+    return w->examiner != NULL ? w->examiner->held_out : NIB_HELD_OUT_DEFAULT;
+}
+
 /* Runs the model over the calibration text. */
 static nib_status run_calibration(work *w, const char *text, nib_err *err)
 {
     const nib_network *net = &w->model->net;
     const bool wants_squares = w->options->imatrix == NULL && count_searched(w) > 0;
-    nib_calibration ran;
+    nib_calibration ran = {.held_out = asked_held_out(w)};
     nib_input_stats *stats = nib__arena_take(&w->arena, net->site_count, sizeof *stats);
     if (stats == NULL)
         return nib__fail_memory(err, net->site_count * sizeof *stats, "the calibration");
     w->stats = stats;
     for (size_t i = 0; i < net->site_count; i++) {
         const uint64_t k = (uint64_t)net->sites[i].k;
-        const bool is_smooth = w->layers[i].choice.method == NIB_PTQ_SMOOTH;
+        const nib_choice *choice = &w->layers[i].choice;
+        const bool wants_extremes =
+            nib__fold_is_scaled(&w->layers[i]) &&
+            (choice->method == NIB_PTQ_SMOOTH || choice->scheme.act == NIB_ACT_I8_STATIC);
         stats[i].turn = w->layers[i].turn;
         if (!is_searched(&w->layers[i]) || w->layers[i].role == NIB_ROLE_EMBED)
             continue;
         if (wants_squares)
             stats[i].squares = nib__arena_take(&w->arena, k, sizeof(double));
-        if (is_smooth)
+        if (wants_extremes)
             stats[i].extremes = nib__arena_take(&w->arena, 2 * k, sizeof(float));
-        if ((wants_squares && !stats[i].squares) || (is_smooth && !stats[i].extremes))
+        stats[i].in_parts = nib__fold_is_scaled(&w->layers[i]);
+        if ((wants_squares && !stats[i].squares) || (wants_extremes && !stats[i].extremes))
             return nib__fail_memory(err, k * sizeof(double), "the calibration");
     }
     NIB_TRY(nib__calibrate(stats, &ran, w->model, w->options->request, text, err));
@@ -324,9 +335,12 @@ static nib_status run_scales(work *w, nib_err *err)
     w->scales = (nib_scaling){.layers = w->layers,
                               .stats = w->stats,
                               .options = w->options,
+                              .held_out = asked_held_out(w),
                               .ledger = &w->ledger,
                               .arena = &w->arena};
-    return nib__scales(&w->scales, w->model, err);
+    NIB_TRY(nib__scales(&w->scales, w->model, err));
+    w->asked.held_out = w->scales.held_out;
+    return NIB_OK;
 }
 
 /* Runs the method rotate, as far as it needs no text. */

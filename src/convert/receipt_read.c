@@ -250,6 +250,8 @@ static bool read_member(reader *r)
         r->out->has_orders = true;
         return read_counts(r, "\"orders\"", nib__order_names, asked->orders, NIB_INPUTS_ORDERS);
     }
+    if (nib__json_is(json, "held_out"))
+        return nib__json_read_int64(json, 1, INT64_MAX, &asked->held_out);
     if (nib__json_is(json, "seed"))
         return read_seed(r);
     return refuse_key(r, "a receipt");

@@ -14,27 +14,13 @@
 
 /* ---- a layer ---- */
 
-/* nib_observer.replace: inputs that become codes, and values again. */
-static const float *replace_input(void *ctx, size_t site, const float *x, int64_t ld, int64_t m,
-                                  int64_t k)
-{
-    nib_scales_run *w = ctx;
-    const nib_scales_input *input = &w->inputs[site];
-    if (!input->is_coded || input->codes.row == NULL)
-        return NULL;
-    float *rows = w->rows[w->next++ % (int)COUNT(w->rows)];
-    nib__act_codes_rows(&input->codes, input->columns, x, ld, m, k, rows, w->room,
-                        w->g.model->engine->pool);
-    return rows;
-}
-
 /* The squared distance of the layer's output with the weights that are loaded. */
 static nib_status measure(nib_scales_run *w, size_t layer, double *lost, nib_err *err)
 {
     nib_gptq_run *g = &w->g;
-    const int64_t floats = g->count * g->width;
-    const nib_gptq_stream stream = {.state = w->trial, .count = g->count};
-    memcpy(w->trial, g->coded.state, (size_t)floats * sizeof *w->trial);
+    const int64_t floats = w->chosen.count * g->width;
+    const nib_gptq_stream stream = {w->trial, w->chosen.count, w->chosen.first};
+    memcpy(w->trial, w->chosen.state, (size_t)floats * sizeof *w->trial);
     NIB_TRY(nib__gptq_run_layer(g, &stream, layer, false, err));
     *lost = 0;
     for (int64_t i = 0; i < floats; i++) {
@@ -50,12 +36,18 @@ static nib_status load_candidate(nib_scales_run *w, int candidate, nib_err *err)
     NIB_TRY(nib__scales_make(w, candidate, err));
     for (int i = 0; i < w->group->count; i++) {
         const size_t site = w->group->sites[i];
+        const nib_quantize_layer *l = &w->job->layers[site];
         nib_scales_input *input = &w->inputs[site];
-        if (w->job->layers[site].choice.scheme.act == NIB_ACT_I8_STATIC)
-            nib__scales_static(w, site, &input->codes.static_scale, &input->codes.static_zero);
+        nib_scales_coding as = {.method = candidate == 0 ? NIB_PTQ_RTN : l->choice.method,
+                                .fold = {.columns = w->columns}};
+        if (l->choice.scheme.act == NIB_ACT_I8_STATIC)
+            nib__scales_static(w, site, w->columns, &input->codes.static_scale,
+                               &input->codes.static_zero);
         input->columns = w->columns;
         input->is_coded = true;
-        NIB_TRY(nib__scales_load(w, site, candidate, err));
+        NIB_TRY(nib__scales_importance(&as.importance, l->importance, w->columns, w->group->k,
+                                       &w->held, err));
+        NIB_TRY(nib__scales_load(w, site, &as, err));
     }
     return NIB_OK;
 }
@@ -170,12 +162,12 @@ static nib_status scale_layer(nib_scales_run *w, size_t layer, const char **why,
     nib_fold_group *groups;
     nib_arena arena;
     size_t begin, end, count;
-    float *target = g->coded.state;
+    float *target = w->chosen.state;
     nib__gptq_find_sites(g, (int64_t)layer, &begin, &end);
     nib__gptq_cost_of(&g->cost, g, begin, end);
     NIB_TRY(nib__gptq_load_sites(g, begin, end, err));
-    memcpy(w->target, g->coded.state, (size_t)(g->count * g->width) * sizeof *w->target);
-    const nib_gptq_stream stored = {.state = w->target, .count = g->count};
+    memcpy(w->target, w->chosen.state, (size_t)(w->chosen.count * g->width) * sizeof *w->target);
+    const nib_gptq_stream stored = {w->target, w->chosen.count, w->chosen.first};
     NIB_TRY(nib__gptq_run_layer(g, &stored, layer, false, err));
     nib__arena_init(&arena, &g->model->engine->allocator, 0);
     nib_status status = nib__fold_groups(&groups, &count, &g->model->net, (int64_t)layer,
@@ -190,8 +182,10 @@ static nib_status scale_layer(nib_scales_run *w, size_t layer, const char **why,
             status = scale_group(w, layer, err);
     }
     nib__arena_free(&arena);
+    if (status == NIB_OK)
+        status = nib__scales_check_layer(w, layer, begin, end, err);
     nib__gptq_unload_sites(g, begin, end);
-    g->coded.state = w->target;
+    w->chosen.state = w->target;
     w->target = target;
     return status;
 }
@@ -199,6 +193,7 @@ static nib_status scale_layer(nib_scales_run *w, size_t layer, const char **why,
 /* Multiply-adds of the layers, attention aside. */
 static nib_status count_all(nib_scales_run *w, nib_err *err)
 {
+    enum { KINDS = NIB_GPTQ_KINDS };
     nib_gptq_run *g = &w->g;
     nib_gptq_cost cost;
     for (int64_t l = 0; l < g->model->net.config.layers; l++) {
@@ -214,8 +209,12 @@ static nib_status count_all(nib_scales_run *w, nib_err *err)
         NIB_TRY(status);
         nib__gptq_find_sites(g, l, &begin, &end);
         nib__gptq_cost_of(&cost, g, begin, end);
-        g->total += (double)g->count * cost.pass * (double)(1 + scaled * NIB_SCALES_CANDIDATES);
+        g->total +=
+            cost.pass * ((double)w->chosen.count * (double)(1 + scaled * NIB_SCALES_CANDIDATES) +
+                         KINDS * (double)w->job->held_out);
     }
+    nib__gptq_cost_of(&cost, g, g->model->net.site_count - 1, g->model->net.site_count);
+    g->total += cost.pass * KINDS * (double)w->job->held_out;
     return NIB_OK;
 }
 
@@ -231,10 +230,13 @@ static nib_status scale_layers(nib_scales_run *w, const char **why, nib_err *err
     NIB_TRY(nib__gptq_predict(g, err));
     for (int64_t l = 0; l < g->model->net.config.layers; l++)
         NIB_TRY(scale_layer(w, (size_t)l, why, err));
+    NIB_TRY(nib__scales_check_end(w, err));
     NIB_TRY(nib__gptq_count(g, g->total, err));
     w->job->seconds = (double)(nib__now_ns() - start) * 1e-9;
     w->job->multiply_adds = g->job->multiply_adds;
     w->job->predicted_s = g->job->predicted_s;
+    if (w->job->keeps_rounding)
+        return NIB_OK;
     note_kept(w);
     note_static(w);
     return note_unscaled(w, why, err);
@@ -249,11 +251,10 @@ static nib_status find_codes(nib_scales_run *w, const nib_plan *plan, nib_err *e
     for (size_t i = 0; i < net->site_count; i++) {
         const nib_quantize_layer *l = &w->job->layers[i];
         nib_act_codes *codes = &w->inputs[i].codes;
-        if (!nib__fold_is_scaled(l) || l->choice.scheme.act == NIB_ACT_FLOAT)
+        w->inputs[i].is_scaled = nib__fold_is_scaled(l);
+        if (!w->inputs[i].is_scaled || l->choice.scheme.act == NIB_ACT_FLOAT)
             continue;
         NIB_TRY(nib__act_codes_find(codes, &l->choice.scheme, &plan->assignment, l->name, err));
-        codes->static_scale = l->act_scale;
-        codes->static_zero = l->act_zero;
     }
     return NIB_OK;
 }
@@ -298,9 +299,9 @@ static nib_status allocate(nib_scales_run *w, const nib_plan *plan, nib_arena *a
     nib__runner_layers(g->first, &g->runner);
     for (size_t l = 1; l <= layers; l++)
         g->width = nib__max(g->width, nib__runner_state_width(&g->runner, g->first[l]));
-    g->coded.count = g->count;
-    floats = (uint64_t)g->count * (uint64_t)g->width;
-    float **const states[] = {&g->coded.state, &w->target, &w->trial};
+    NIB_TRY(nib__scales_check_open(w, arena, err));
+    floats = (uint64_t)w->chosen.count * (uint64_t)g->width;
+    float **const states[] = {&w->chosen.state, &w->target, &w->trial};
     for (size_t i = 0; i < COUNT(states); i++)
         if ((*states[i] = nib__arena_take(arena, floats, sizeof(float))) == NULL)
             return nib__fail_memory(err, floats * sizeof(float), "the hidden states of a text");
@@ -318,7 +319,7 @@ static nib_status run_model(void *ctx, const nib_plan *plan, nib_err *err)
     const char **why = nib__arena_take(&arena, g->model->net.site_count, sizeof *why);
     nib_status status = why != NULL ? allocate(w, plan, &arena, err)
                                     : nib__fail_memory(err, sizeof *why, "the scales of inputs");
-    g->runner.observer = (nib_observer){.replace = replace_input, .ctx = w};
+    g->runner.observer = (nib_observer){.replace = nib__scales_replace, .ctx = w};
     if (status == NIB_OK)
         status = scale_layers(w, why, err);
     nib__arena_free(&arena);
@@ -344,7 +345,7 @@ nib_status nib__scales(nib_scaling *job, nib_model *model, nib_err *err)
     job->name = name_methods(job->layers, model->net.site_count);
     nib_gptq as = {.name = job->name,
                    .dtype = "f32",
-                   .tokens = NIB_SCALES_TOKENS,
+                   .tokens = INT64_MAX,
                    .layers = job->layers,
                    .request = job->options->request,
                    .text = job->options->calibrate,

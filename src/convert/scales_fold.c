@@ -88,7 +88,7 @@ nib_status nib__scales_keep(nib_scales_run *w, int candidate, const double lost[
         if (candidate == 0)
             l->choice.method = NIB_PTQ_RTN;
         if (l->choice.scheme.act == NIB_ACT_I8_STATIC)
-            nib__scales_static(w, f->sites[i], &l->act_scale, &l->act_zero);
+            nib__scales_static(w, f->sites[i], w->columns, &l->act_scale, &l->act_zero);
         l->objective = objective;
         l->fold.columns = columns;
         NIB_TRY(nib__scales_importance(&l->importance, l->importance, w->columns, f->k,

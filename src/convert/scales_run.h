@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A run of the methods that scale inputs: what its parts share. scales.c runs the text,
- * scales_weights.c makes the scales and weights of a candidate, scales_fold.c folds the best.
+ * scales_weights.c makes the scales and weights of a candidate, scales_fold.c folds the best,
+ * scales_check.c compares the whole model with rounding on the tokens that were held out.
  */
 #ifndef NIB_SCALES_RUN_H
 #define NIB_SCALES_RUN_H
@@ -18,13 +19,17 @@ enum { NIB_SCALES_POWERS = 10, NIB_SCALES_CANDIDATES = 2 + NIB_SCALES_POWERS };
 typedef struct nib_scales_input {
     nib_act_codes codes;  /* row NULL: the layer reads floats, whatever the candidate */
     const float *columns; /* [k] scales that its inputs have; NULL: all 1 */
-    bool is_coded;        /* now */
+    bool is_coded;        /* now, outside of the check */
+    bool is_scaled;       /* its method is one of the run */
+    float rounded_scale;  /* rounding's static_scale and static_zero in the check */
+    int32_t rounded_zero;
 } nib_scales_input;
 
 typedef struct nib_scales_run {
     nib_scaling *job;
     nib_gptq_run g;
-    float *target, *trial;    /* states after the layer: of stored weights, of a candidate */
+    nib_gptq_stream chosen;   /* tokens on which candidates are compared, with stored weights */
+    float *target, *trial;    /* its states after the layer: of stored weights, of a candidate */
     nib_fold_group *group;    /* in work */
     float *columns, *norm;    /* [k] scales of a candidate, and the norm before them */
     float *largest;           /* [k] of smooth: of the weights that read each input of the group */
@@ -41,11 +46,19 @@ nib_status nib__scales_weigh(nib_scales_run *run, nib_err *err);
 /* Fills the scales of a candidate, run->columns, and the norm that goes with them; 0 and 1 have
  * none. */
 nib_status nib__scales_make(nib_scales_run *run, int candidate, nib_err *err);
-/* The activation scale of a site with run->columns. */
-void nib__scales_static(const nib_scales_run *run, size_t site, float *scale, int32_t *zero);
-/* Loads a site with the weights that a candidate's codes stand for, into run->held, which must live
- * as long as they are loaded. */
-nib_status nib__scales_load(nib_scales_run *run, size_t site, int candidate, nib_err *err);
+/* The activation scale of a site whose inputs have scales: columns [k]; NULL: all 1. */
+void nib__scales_static(const nib_scales_run *run, size_t site, const float *columns, float *scale,
+                        int32_t *zero);
+/* How a site is coded. */
+typedef struct nib_scales_coding {
+    nib_ptq_method method;
+    const float *importance; /* of the scaled inputs; NULL: all count the same */
+    nib_fold fold;
+} nib_scales_coding;
+/* Loads a site with the weights that its codes stand for, without the scales, into run->held, which
+ * must live as long as they are loaded. */
+nib_status nib__scales_load(nib_scales_run *run, size_t site, const nib_scales_coding *as,
+                            nib_err *err);
 /* The importance of scaled inputs: what an input counts is divided by the square of its scale. */
 nib_status nib__scales_importance(const float **out, const float *importance, const float *columns,
                                   int64_t k, nib_arena *arena, nib_err *err);
@@ -55,6 +68,18 @@ nib_status nib__scales_read_norm(const nib_scales_run *run, nib_norm_part part, 
 /* The stored type of a norm's part, and a value as a type can store it. */
 nib_type nib__scales_norm_type(const nib_scales_run *run, nib_norm_part part);
 float nib__scales_round(nib_type type, double value);
+
+/* What a layer reads instead of x: nib_observer.replace; run: its ctx. */
+const float *nib__scales_replace(void *run, size_t site, const float *x, int64_t ld, int64_t m,
+                                 int64_t k);
+/* Divides the text into run->chosen and the tokens of the check, if there are any, and opens it. */
+nib_status nib__scales_check_open(nib_scales_run *run, nib_arena *arena, nib_err *err);
+/* Moves its tokens through a layer, whose groups are decided, and whose weights [begin, end) are
+ * loaded as stored. */
+nib_status nib__scales_check_layer(nib_scales_run *run, size_t layer, size_t begin, size_t end,
+                                   nib_err *err);
+/* Behind the last layer: compares, and gives all layers of the methods rounding if it is better. */
+nib_status nib__scales_check_end(nib_scales_run *run, nib_err *err);
 
 /* Gives the layers of the group the best candidate; lost: of rounding, and of it. */
 nib_status nib__scales_keep(nib_scales_run *run, int candidate, const double lost[2], nib_err *err);

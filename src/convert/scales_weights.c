@@ -160,14 +160,16 @@ nib_status nib__scales_make(nib_scales_run *w, int candidate, nib_err *err)
     return NIB_OK;
 }
 
-void nib__scales_static(const nib_scales_run *w, size_t site, float *scale, int32_t *zero)
+void nib__scales_static(const nib_scales_run *w, size_t site, const float *columns, float *scale,
+                        int32_t *zero)
 {
     const int64_t k = w->g.model->net.sites[site].k;
     const float *extremes = w->job->stats[site].extremes;
     float range[2] = {0, 0};
     for (int64_t j = 0; j < k; j++) {
-        range[0] = fminf(range[0], extremes[j] / w->columns[j]);
-        range[1] = fmaxf(range[1], extremes[k + j] / w->columns[j]);
+        const float s = columns != NULL ? columns[j] : 1;
+        range[0] = fminf(range[0], extremes[j] / s);
+        range[1] = fmaxf(range[1], extremes[k + j] / s);
     }
     nib__compute_static_scale(scale, zero, &w->job->layers[site].choice.scheme, range);
 }
@@ -178,7 +180,6 @@ typedef struct coding {
     const nib_weight *from;
     nib_quantizer q;
     nib_fold fold;
-    const float *columns;
     float *out; /* [n][k] */
     char *room; /* [threads][room_bytes] */
     uint64_t room_bytes;
@@ -191,7 +192,16 @@ static void read_scaled(const coding *c, int64_t i, float *row)
     nib__fold_row(&c->fold, i, row, c->q.k, c->q.source);
 }
 
-/* Rows become what their codes stand for, without the scales of inputs. */
+/* Takes the scales out of row i. */
+static void unscale_row(const nib_fold *fold, int64_t i, float *row, int64_t k)
+{
+    for (int64_t j = 0; j < k && fold->columns != NULL; j++)
+        row[j] /= fold->columns[j];
+    for (int64_t j = 0; j < k && fold->rows != NULL; j++)
+        row[j] /= fold->rows[i];
+}
+
+/* Rows become what their codes stand for, without the scales. */
 static void code_rows(void *ctx, int worker, int64_t begin, int64_t end)
 {
     const coding *c = ctx;
@@ -211,8 +221,7 @@ static void code_rows(void *ctx, int worker, int64_t begin, int64_t end)
             nib__quantizer_store_tensor_scale(&c->q, scales, to.zeros);
         nib__quantizer_describe_weight(&w, &c->q, 1, codes, scales, to.zeros);
         nib__weight_row(&w, 0, c->out + i * k);
-        for (int64_t j = 0; j < k; j++)
-            c->out[i * k + j] /= c->columns[j];
+        unscale_row(&c->fold, i, c->out + i * k, k);
     }
 }
 
@@ -238,7 +247,8 @@ nib_status nib__scales_importance(const float **out, const float *importance, co
     return NIB_OK;
 }
 
-nib_status nib__scales_load(nib_scales_run *w, size_t site, int candidate, nib_err *err)
+nib_status nib__scales_load(nib_scales_run *w, size_t site, const nib_scales_coding *as,
+                            nib_err *err)
 {
     nib_arena *arena = &w->held;
     nib_engine *engine = w->g.model->engine;
@@ -246,13 +256,10 @@ nib_status nib__scales_load(nib_scales_run *w, size_t site, int candidate, nib_e
     const nib_quantize_layer *l = &w->job->layers[site];
     const uint64_t threads = (uint64_t)nib__pool_threads(engine->pool);
     const nib_weight stored = at->weight;
-    const float *importance;
-    coding c = {.from = &at->weight, .fold = {.columns = w->columns}, .columns = w->columns};
+    coding c = {.from = &at->weight, .fold = as->fold};
     NIB_TRY(nib__quantizer_init(&c.q, &l->choice.scheme, nib__float_type(stored.scheme.code), at->k,
                                 err));
-    NIB_TRY(nib__scales_importance(&importance, l->importance, w->columns, at->k, arena, err));
-    NIB_TRY(nib__quantizer_method(&c.q, candidate == 0 ? NIB_PTQ_RTN : l->choice.method, importance,
-                                  err));
+    NIB_TRY(nib__quantizer_method(&c.q, as->method, as->importance, err));
     NIB_TRY(nib__quantizer_scales(&c.q, l->choice.scale_type, err));
     c.q.run = nib__quant_w_best(engine->isa);
     c.room_bytes = (uint64_t)nib__round_up(at->k * 6 + 16 + 8 * c.q.groups, 64);

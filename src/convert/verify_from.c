@@ -393,6 +393,7 @@ static nib_status make_again(check *c)
     const nib_examiner examiner = {.examine = see_made,
                                    .ctx = c,
                                    .ascending = has_old_order(&c->receipt),
+                                   .held_out = asked->held_out,
                                    .seed = asked->seed};
     const nib_request request = {.size = sizeof request,
                                  .recipe = asked->recipe,
@@ -432,6 +433,10 @@ static void note_receipt(check *c)
         nib__ledger_add_note(&c->notes, "receipt",
                              "it names no order of inputs, so they are coded as stored, as "
                              "programs did before receipts named it");
+    if (nib__asked_has_scales(&r->asked) && r->asked.held_out == 0)
+        nib__ledger_add_note(&c->notes, "receipt",
+                             "it names no tokens held out, so scales of inputs are chosen by the "
+                             "whole text, as programs did before receipts named them");
     if (r->asked.device != NULL)
         nib__ledger_add_note(&c->notes, "receipt",
                              "%s computed the codes; here the CPU does, to the same bits",

@@ -4,6 +4,7 @@
  * channels 32 times as large, which the weights make up for. Rounding to int8 with a scale per
  * token loses much of the others; smooth moves the outliers back.
  */
+#include "convert.h"
 #include "folding.h"
 
 static const char source[] = "models/nibble-tales";
@@ -111,8 +112,34 @@ static void test_outliers(void **state)
     nib_engine_close(engine);
 }
 
+/* Made of the first part, chosen by the second, checked by the third. */
+static void test_text_parts(void **state)
+{
+    static const struct {
+        int64_t held_out, tokens, first, third;
+    } cases[] = {{NIB_HELD_OUT_DEFAULT, 3, 1, 1},
+                 {NIB_HELD_OUT_DEFAULT, 448, 224, 112},
+                 {NIB_HELD_OUT_DEFAULT, 100000, 100000 - 8192, 4096},
+                 {5, 448, 438, 5},
+                 {223, 448, 2, 223},
+                 {0, 1, 1, 0}};
+    nib_text_parts parts;
+    nib_err err;
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_int_equal(nib__text_parts(&parts, cases[i].held_out, cases[i].tokens, NULL), NIB_OK);
+        assert_int_equal(parts.first, cases[i].first);
+        assert_int_equal(parts.second, cases[i].third);
+        assert_int_equal(parts.third, cases[i].third);
+    }
+    assert_int_equal(nib__text_parts(&parts, NIB_HELD_OUT_DEFAULT, 2, &err), NIB_BAD_INPUT);
+    assert_int_equal(nib__text_parts(&parts, 224, 448, &err), NIB_BAD_INPUT);
+    assert_non_null(strstr(err.text, "448 tokens"));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_outliers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text_parts),
+                                       cmocka_unit_test(test_outliers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
