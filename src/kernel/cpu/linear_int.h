@@ -187,7 +187,7 @@ typedef struct nib_int_many {
 
 /* Bytes of scratch in front of the rest for m tokens: a nib_int_many, or 0 if their tiles read the
  * packed codes. */
-size_t nib__int_many_bytes(int64_t m);
+size_t nib__int_many_bytes(const nib_linear *a, const nib_int_layout *l);
 
 /* The functions of linear_int__<isa>.c. */
 #define NIB_INT_RUNS(isa)                                                                          \

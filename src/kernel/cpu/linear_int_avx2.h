@@ -9,8 +9,8 @@
  * the scratch holds as (x0, x2), (x1, x3). For 6-bit codes, two pairs, 63 * 128 * 4, fit 16 bits;
  * for MXFP4's, at most 24, the 4 quads of half a unit (24 * 128 * 8 = 24,576).
  *
- * The tiles here are for one to three tokens and read packed codes; those for more tokens are in
- * linear_int_avx2_many.h, and linear_int_avx2_run.h chooses.
+ * The tiles here are for one to three tokens and read packed codes; those that unpack them, for
+ * many tokens, are in linear_int_avx2_many.h, and linear_int_avx2_run.h chooses.
  */
 #ifndef NIB_LINEAR_INT_AVX2_H
 #define NIB_LINEAR_INT_AVX2_H
@@ -250,7 +250,7 @@ NIB_INLINE __m256 add_scaled(const int_block *b, const uint8_t *zeros, __m256 sc
     const __m256 both = _mm256_mul_ps(scale, _mm256_set1_ps(b->scales[at]));
     dot = _mm256_add_epi32(dot, _mm256_set1_epi32(b->terms[at]));
     sum = _mm256_fmadd_ps(both, _mm256_cvtepi32_ps(dot), sum);
-    if (b->l->has_float_zeros)
+    if (zeros != NULL)
         sum = _mm256_fmadd_ps(_mm256_loadu_ps((const float *)zeros), _mm256_set1_ps(b->sums[at]),
                               sum);
     return sum;
@@ -313,12 +313,13 @@ NIB_INLINE int form_unit(tile_form form)
 }
 
 /* Tokens row..row+m of the block by `columns` vectors from c0 on, over a whole panel whose outputs
- * begin at n. */
+ * begin at n. `single`, a compile-time constant: every group is one unit. */
 NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_t row, int c0,
-                     int m, int columns, tile_form form, int bits)
+                     int m, int columns, bool single, tile_form form, int bits)
 {
     const nib_int_kind kind = form_kind(form);
     const bool plain = kind == NIB_INT_PLAIN, is_scaled = form_is_scaled(form);
+    const bool has_zeros = form != TILE_BLOCKS_E2M1 && b->l->has_float_zeros;
     const int unit_k = form_unit(form), passes = VECTORS / columns;
     const int lines = (unit_k * bits / 16 + passes - 1) / passes;
     const nib_int_layout *l = b->l;
@@ -340,7 +341,7 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
             sum[r][c] = total[r][c] = _mm256_setzero_ps();
     }
     for (int64_t g = 0; g < l->groups; g++) {
-        const int64_t units = g + 1 == l->groups ? l->last_units : l->units;
+        const int64_t units = single ? 1 : group_units(l, g);
         const uint8_t *group = panel + nib__int_group(l, g);
         __m256i dots[FEW][4], sums[4];
 #pragma GCC unroll 4
@@ -350,7 +351,7 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
             for (int r = 0; r < m; r++)
                 dots[r][c] = _mm256_setzero_si256();
         }
-        if (b->a->int_bias != NULL) /* there is only one group */
+        if (!is_scaled && b->a->int_bias != NULL) /* there is only one group */
 #pragma GCC unroll 4
             for (int c = 0; c < columns; c++)
 #pragma GCC unroll 4
@@ -381,7 +382,7 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                                     : sums[c];
 #pragma GCC unroll 4
             for (int r = 0; r < m; r++) {
-                const uint8_t *zeros = group + l->zeros + 4 * LANES * (c0 + c);
+                const uint8_t *zeros = has_zeros ? group + l->zeros + 4 * LANES * (c0 + c) : NULL;
                 sum[r][c] = add_group(b, zeros, scale, dots[r][c], fix, offset, row + r, g,
                                       sum[r][c], kind, is_scaled);
             }
@@ -406,13 +407,17 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                 store8(b->a, b->r0 + row + r, n + LANES * (c0 + c), total[r][c], is_scaled);
 }
 
-/* All m tokens of the block over one panel: tiles of 1 x 32, 2 x 16 or 3 x 8. */
-NIB_INLINE void few_tiles(const int_block *b, const uint8_t *panel, int64_t n, int m,
+/* Tokens row..row+m of the block over one panel: tiles of 1 x 32, 2 x 16 or 3 x 8. */
+NIB_INLINE void few_tiles(const int_block *b, const uint8_t *panel, int64_t n, int64_t row, int m,
                           tile_form form, int bits)
 {
     const int columns = m == 1 ? 4 : m == 2 ? 2 : 1;
+    const bool single = b->l->units == 1 && b->l->last_units == 1;
     for (int c0 = 0; c0 < VECTORS; c0 += columns)
-        tile(b, panel, n, 0, c0, m, columns, form, bits);
+        if (form == TILE_BLOCKS_E2M1 || (bits == 4 && single))
+            tile(b, panel, n, row, c0, m, columns, true, form, bits);
+        else
+            tile(b, panel, n, row, c0, m, columns, false, form, bits);
 }
 
 #endif

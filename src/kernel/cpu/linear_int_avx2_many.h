@@ -25,8 +25,9 @@ typedef struct chunk_place {
 
 /* ---- unpacking ---- */
 
-/* A unit of int4 or e2m1: [8 quads][4 vectors]; adds the codes to sums, [4 vectors] of 8 int32. */
-NIB_INLINE void unpack4(const uint8_t *codes, uint8_t *out, __m256i *sums, bool e2m1)
+/* A unit of int4 or e2m1: [8 quads][4 vectors]; unless `plain`, adds the codes to sums, [4 vectors]
+ * of 8 int32. */
+NIB_INLINE void unpack4(const uint8_t *codes, uint8_t *out, __m256i *sums, bool plain, bool e2m1)
 {
     const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
@@ -36,12 +37,14 @@ NIB_INLINE void unpack4(const uint8_t *codes, uint8_t *out, __m256i *sums, bool 
         for (int q = 0; q < 4; q++) {
             __m256i even, odd;
             split4(codes + q * 4 * NIB_INT_PANEL + 32 * c, e2m1, &even, &odd);
-            bytes = _mm256_add_epi8(_mm256_add_epi8(bytes, even), odd);
+            if (!plain)
+                bytes = _mm256_add_epi8(_mm256_add_epi8(bytes, even), odd);
             _mm256_store_si256((__m256i *)(out + (2 * q * VECTORS + c) * 32), even);
             _mm256_store_si256((__m256i *)(out + ((2 * q + 1) * VECTORS + c) * 32), odd);
         }
-        sums[c] = _mm256_add_epi32(
-            sums[c], _mm256_madd_epi16(_mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1)), ones));
+        if (!plain)
+            sums[c] = _mm256_add_epi32(
+                sums[c], _mm256_madd_epi16(_mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1)), ones));
     }
 }
 
@@ -59,7 +62,7 @@ NIB_INLINE void unpack6(const uint8_t *codes, uint8_t *out)
 }
 
 /* A unit of int8: [quads][2][4 vectors] of 16-bit codes, those of k 0 and 2, then of 1 and 3. */
-NIB_INLINE void unpack8(const uint8_t *codes, uint8_t *out, __m256i *sums, int quads)
+NIB_INLINE void unpack8(const uint8_t *codes, uint8_t *out, __m256i *sums, bool plain, int quads)
 {
     const __m256i low = _mm256_set1_epi16(255), ones = _mm256_set1_epi16(1);
     for (int q = 0; q < quads; q++)
@@ -67,8 +70,9 @@ NIB_INLINE void unpack8(const uint8_t *codes, uint8_t *out, __m256i *sums, int q
         for (int c = 0; c < VECTORS; c++) {
             const __m256i v = load8(codes + (q * VECTORS + c) * 32);
             const __m256i even = _mm256_and_si256(v, low), odd = _mm256_srli_epi16(v, 8);
-            sums[c] =
-                _mm256_add_epi32(sums[c], _mm256_madd_epi16(_mm256_add_epi16(even, odd), ones));
+            if (!plain)
+                sums[c] =
+                    _mm256_add_epi32(sums[c], _mm256_madd_epi16(_mm256_add_epi16(even, odd), ones));
             _mm256_store_si256((__m256i *)(out + (2 * q * VECTORS + c) * 32), even);
             _mm256_store_si256((__m256i *)(out + ((2 * q + 1) * VECTORS + c) * 32), odd);
         }
@@ -84,6 +88,7 @@ NIB_INLINE void unpack_chunk(const int_block *b, const uint8_t *panel, const chu
                              tile_form form, int bits)
 {
     const int unit_k = form_unit(form);
+    const bool plain = form_kind(form) == NIB_INT_PLAIN;
     const nib_int_layout *l = b->l;
     uint8_t *out = b->many->codes;
     for (int64_t g = at->g0; g < at->g1; g++) {
@@ -99,11 +104,11 @@ NIB_INLINE void unpack_chunk(const int_block *b, const uint8_t *panel, const chu
             for (int line = 0; line < unit_k * bits / 16; line++)
                 _mm_prefetch(nib__ahead(codes, AHEAD + 64 * (size_t)line), _MM_HINT_T0);
             if (bits == 4)
-                unpack4(codes, out, sums, form == TILE_BLOCKS_E2M1);
+                unpack4(codes, out, sums, plain, form == TILE_BLOCKS_E2M1);
             else if (bits == 6)
                 unpack6(codes, out);
             else
-                unpack8(codes, out, sums, unit_k / 4);
+                unpack8(codes, out, sums, plain, unit_k / 4);
         }
 #pragma GCC unroll 4
         for (int c = 0; c < VECTORS; c++) {
@@ -218,6 +223,7 @@ NIB_INLINE void many_tile(const int_block *b, const uint8_t *panel, const chunk_
 {
     const nib_int_kind kind = form_kind(form);
     const bool is_scaled = form_is_scaled(form);
+    const bool has_zeros = form != TILE_BLOCKS_E2M1 && b->l->has_float_zeros;
     const int unit_k = form_unit(form);
     const nib_int_layout *l = b->l;
     const nib_input *in = &b->a->x;
@@ -275,7 +281,7 @@ NIB_INLINE void many_tile(const int_block *b, const uint8_t *panel, const chunk_
             const __m256 scale = _mm256_load_ps(b->many->scales[g - at->g0] + first);
             const __m256i fix = load8(b->many->fixes[g - at->g0] + first);
             const __m256i offset = load_offsets(l, group, first);
-            const uint8_t *zeros = group + l->zeros + 4 * first;
+            const uint8_t *zeros = has_zeros ? group + l->zeros + 4 * first : NULL;
 #pragma GCC unroll 4
             for (int r = 0; r < m; r++)
                 sum[r][c] = add_group(b, zeros, scale, dots[r][c], fix, offset, row + r, g,

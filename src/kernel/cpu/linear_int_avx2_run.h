@@ -29,14 +29,20 @@ typedef void panel_run(const int_block *b, const uint8_t *panel, int64_t n);
 NIB_INLINE void run_panel(const int_block *b, const uint8_t *panel, int64_t n, bool whole,
                           tile_form form, int bits)
 {
-    if (b->many != NULL)
+    if (b->many != NULL) {
         many_panel(b, panel, n, whole, form, bits);
-    else if (b->rows == 1)
-        few_tiles(b, panel, n, 1, form, bits);
-    else if (b->rows == 2)
-        few_tiles(b, panel, n, 2, form, bits);
-    else
-        few_tiles(b, panel, n, FEW, form, bits);
+        return;
+    }
+    for (int64_t row = 0, m; row < b->rows; row += m) {
+        const int64_t left = b->rows - row;
+        m = left == FEW + 1 ? 2 : nib__min(left, FEW); /* 2 and 2 rather than 3 and 1 */
+        if (m == 1)
+            few_tiles(b, panel, n, row, 1, form, bits);
+        else if (m == 2)
+            few_tiles(b, panel, n, row, 2, form, bits);
+        else
+            few_tiles(b, panel, n, row, FEW, form, bits);
+    }
 }
 
 /* The forms of a code. */
@@ -65,7 +71,7 @@ NIB_INLINE void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *sc
     const nib_int_kind kind = nib__int_kind(a, &l);
     const bool is_whole = l.units * l.unit <= NIB_INT_CHUNK_K && a->int_bias == NULL;
     const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
-    const size_t many = nib__int_many_bytes(a->x.m);
+    const size_t many = nib__int_many_bytes(a, &l);
     int32_t *terms = (int32_t *)((char *)scratch + many);
     int16_t *wide =
         (int16_t *)((char *)terms + nib__round_up(rows * l.groups * (int64_t)sizeof *terms, 64));
@@ -97,7 +103,7 @@ NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *sc
 {
     const nib_int_layout l = bits == 6 ? nib__int_layout_six(a->w) : nib__int_layout(a->w);
     const int64_t rows = nib__int_row_block(a->x.m, a->w->k);
-    const size_t many = nib__int_many_bytes(a->x.m);
+    const size_t many = nib__int_many_bytes(a, &l);
     char *scaled = (char *)scratch + many;
     int16_t *wide = (int16_t *)(scaled + nib__round_up((int64_t)nib__int_scaled_bytes(a, &l), 64));
     for (int64_t r0 = 0; r0 < a->x.m; r0 += rows) {

@@ -298,10 +298,11 @@ int64_t nib__int_row_block_most(int64_t m, int64_t k)
     return nib__round_up(nib__min(m, rows_that_fit(k)), ROW_TILE);
 }
 
-size_t nib__int_many_bytes(int64_t m)
+/* For fewer tokens than `least`, unpacking a chunk costs more than it saves. */
+size_t nib__int_many_bytes(const nib_linear *a, const nib_int_layout *l)
 {
-    enum { LEAST = 4 }; /* for fewer tokens, unpacking a chunk costs more than it saves */
-    return m >= LEAST ? sizeof(nib_int_many) : 0;
+    const int64_t least = l->bits == 4 && nib__act_block(a->w->scheme.act) > 0 ? 9 : 4;
+    return a->x.m >= least ? sizeof(nib_int_many) : 0;
 }
 
 /* Scratch of the AVX2 rows: a nib_int_many, `bytes` and the 16-bit codes of int8 rows. */
@@ -309,7 +310,7 @@ static size_t avx2_scratch(const nib_linear *a, const nib_int_layout *l, size_t 
 {
     const size_t rows = (size_t)nib__int_row_block_most(a->x.m, a->w->k);
     const size_t wide = rows * (size_t)nib__round_up(a->w->k, NIB_CODES_PAD) * sizeof(int16_t);
-    return nib__int_many_bytes(a->x.m) + (size_t)nib__round_up((int64_t)bytes, 64) +
+    return nib__int_many_bytes(a, l) + (size_t)nib__round_up((int64_t)bytes, 64) +
            (l->bits == 8 ? wide : 0);
 }
 
