@@ -23,18 +23,24 @@ typedef struct recorder {
     size_t bad_site;
 } recorder;
 
+static void widen(float range[2], const float *x, int64_t k)
+{
+    for (int64_t j = 0; j < k; j++) {
+        range[0] = x[j] < range[0] ? x[j] : range[0];
+        range[1] = x[j] > range[1] ? x[j] : range[1];
+    }
+}
+
 static void record_row(recorder *w, size_t site, const float *x, int64_t k)
 {
     nib_input_stats *s = &w->stats[site];
     const int part = s->in_parts ? w->part : 0;
-    for (int64_t j = 0; j < k; j++) {
+    for (int64_t j = 0; j < k; j++)
         if (!isfinite(x[j]) && !w->bad) {
             w->bad = true;
             w->bad_site = site;
         }
-        s->range[0] = x[j] < s->range[0] ? x[j] : s->range[0];
-        s->range[1] = x[j] > s->range[1] ? x[j] : s->range[1];
-    }
+    widen(s->range, x, k);
     for (int64_t j = 0; j < k && part < 2 && s->squares != NULL; j++)
         s->squares[j] += (double)x[j] * (double)x[j];
     for (int64_t j = 0; j < k && part < 1 && s->extremes != NULL; j++) {
@@ -49,6 +55,7 @@ static void record(void *ctx, size_t site, const float *x, int64_t ld, int64_t m
     const nib_turn *turn = w->stats[site].turn;
     w->stats[site].tokens += m;
     for (int64_t i = 0; i < m; i++) {
+        widen(w->stats[site].stored_range, x + i * ld, k);
         if (turn != NULL)
             nib__turn_input(w->row, turn, x + i * ld, w->room);
         record_row(w, site, turn != NULL ? w->row : x + i * ld, k);
@@ -62,8 +69,9 @@ nib_status nib__text_parts(nib_text_parts *out, int64_t held_out, int64_t tokens
                               : nib__min(nib__max(tokens / 4, 1), HELD_OUT_MAX);
     if (third > (tokens - 1) / 2)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "the calibration text has %lld tokens; scales of inputs are made of one "
-                         "at least, chosen by the next %lld, and checked by the last %lld",
+                         "the calibration text has %lld tokens; the last %lld check the whole "
+                         "model, the %lld before them choose, and the method needs at least one "
+                         "more",
                          (long long)tokens, (long long)third, (long long)third);
     *out = (nib_text_parts){.first = tokens - 2 * third, .second = third, .third = third};
     return NIB_OK;

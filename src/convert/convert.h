@@ -22,7 +22,7 @@ nib_status nib__quantize_for(nib_plan **out, nib_ledger *ledger, nib_model *mode
                              const nib_quantize_options *options, nib_err *err);
 
 /* Sees an output that is then removed: nib_quantize_job.examine. ascending: nib_gptq.ascending;
- * held_out: nib_scaling.held_out; seed: nib_rotating.seed. */
+ * held_out: nib_scaling.held_out, nib_rotating.held_out; seed: nib_rotating.seed. */
 typedef struct nib_examiner {
     nib_status (*examine)(void *ctx, const char *place, const struct nib_digests *outputs,
                           nib_err *err);
@@ -62,7 +62,8 @@ nib_status nib__verify_by_source(nib_model *model, const nib_verify_from_options
 
 /* What calibration finds of the inputs of one linear layer. */
 typedef struct nib_input_stats {
-    float range[2]; /* smallest and largest, and 0 */
+    float range[2];        /* smallest and largest, and 0 */
+    float stored_range[2]; /* the same before the turn */
     int64_t tokens;
     /* [k] the sum of the squares of each input over the tokens in f64, ascending; NULL: not
      * wanted */
@@ -71,17 +72,19 @@ typedef struct nib_input_stats {
     float *extremes;
     /* The squares are of the first two parts of the text, the extremes of the first one. */
     bool in_parts;
-    const struct nib_turn *turn; /* the inputs are those of the turned weight; NULL: as stored */
+    /* The inputs are those of the turned weight; NULL: as stored. */
+    const struct nib_turn *turn;
 } nib_input_stats;
 
-/* The parts of a text for awq and smooth: scales are made of the first, chosen by the second, and
- * checked by the third. */
+/* The parts of a text for methods that are checked on tokens that they did not use. Scales of awq
+ * and smooth are made of the first, chosen by the second, and checked by the third; rotate uses the
+ * first two alike. */
 typedef struct nib_text_parts {
     int64_t first, second, third; /* tokens; the second as many as the third */
 } nib_text_parts;
 enum { NIB_HELD_OUT_DEFAULT = -1 };
-/* held_out: tokens of the third part; by default a quarter of the text, at most 4,096. 0: scales
- * are made of the whole text, and the other parts are empty. NIB_BAD_INPUT: the text is shorter
+/* held_out: tokens of the third part; by default a quarter of the text, at most 4,096. 0: the whole
+ * text is the first part, and the others are empty. NIB_BAD_INPUT: the text is shorter
  * than three tokens, or than the parts. */
 nib_status nib__text_parts(nib_text_parts *out, int64_t held_out, int64_t tokens, nib_err *err);
 

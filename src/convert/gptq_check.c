@@ -44,17 +44,34 @@ nib_gptq_loader nib__gptq_loader(nib_gptq_run *g)
     return (nib_gptq_loader){.has = has_codes, .load = load_codes, .ctx = g};
 }
 
+static void enter(nib_gptq_run *g, nib_gptq_kind kind)
+{
+    g->kind = kind;
+    if (g->loader.enter != NULL)
+        g->loader.enter(g->loader.ctx, kind);
+}
+
+nib_status nib__gptq_check_kind(nib_gptq_run *g, nib_gptq_kind kind, size_t layer, size_t begin,
+                                size_t end, nib_err *err)
+{
+    const nib_gptq_loader *loader = &g->loader;
+    if (layer == 0 && loader->has(loader->ctx, 0)) /* the embedding */
+        NIB_TRY(loader->load(loader->ctx, 0, kind, err));
+    for (size_t site = begin; site < end; site++)
+        if (loader->has(loader->ctx, site))
+            NIB_TRY(loader->load(loader->ctx, site, kind, err));
+    enter(g, kind);
+    const nib_status status =
+        nib__gptq_run_layer(g, kind == NIB_GPTQ_CODED ? &g->coded : &g->rounded, layer, false, err);
+    enter(g, NIB_GPTQ_STORED);
+    return status;
+}
+
 nib_status nib__gptq_check_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t end,
                                  nib_err *err)
 {
     NIB_TRY(nib__gptq_run_layer(g, &g->stored, layer, false, err));
-    for (size_t site = begin; site < end; site++)
-        if (g->loader.has(g->loader.ctx, site))
-            NIB_TRY(g->loader.load(g->loader.ctx, site, NIB_GPTQ_ROUNDED, err));
-    g->kind = NIB_GPTQ_ROUNDED;
-    const nib_status status = nib__gptq_run_layer(g, &g->rounded, layer, false, err);
-    g->kind = NIB_GPTQ_STORED;
-    return status;
+    return nib__gptq_check_kind(g, NIB_GPTQ_ROUNDED, layer, begin, end, err);
 }
 
 /* ---- logits ---- */
@@ -110,12 +127,12 @@ static nib_status compare(nib_gptq_run *g, size_t head, nib_loaded heads[KINDS],
         c.logits[kind] = to;
         g->runner.weights[head] =
             heads[g->loader.has(g->loader.ctx, head) ? kind : NIB_GPTQ_STORED];
-        g->kind = (nib_gptq_kind)kind;
+        enter(g, (nib_gptq_kind)kind);
         const nib_status status =
             nib__runner_logits(&g->runner, g->first[g->model->net.config.layers], count,
                                streams[kind]->state + first * g->width, to, err);
         g->runner.weights[head] = (nib_loaded){0};
-        g->kind = NIB_GPTQ_STORED;
+        enter(g, NIB_GPTQ_STORED);
         NIB_TRY(status);
     }
     nib__pool_run(g->model->engine->pool, count, 1, false, compare_rows, &c);

@@ -46,6 +46,7 @@ typedef enum nib_gptq_kind {
 typedef struct nib_gptq_loader {
     bool (*has)(const void *ctx, size_t site);
     nib_status (*load)(void *ctx, size_t site, nib_gptq_kind kind, nib_err *err);
+    void (*enter)(void *ctx, nib_gptq_kind kind); /* before the layers run as a kind; NULL: none */
     void *ctx;
 } nib_gptq_loader;
 
@@ -179,6 +180,10 @@ nib_gptq_loader nib__gptq_loader(nib_gptq_run *run);
  * stored, and rounded afterwards where they have codes. */
 nib_status nib__gptq_check_layer(nib_gptq_run *run, size_t layer, size_t begin, size_t end,
                                  nib_err *err);
+/* Loads the codes of a kind, not NIB_GPTQ_STORED, for the sites [begin, end) of a layer, and moves
+ * the states of that kind through it. Layer 0 includes the embedding. */
+nib_status nib__gptq_check_kind(nib_gptq_run *run, nib_gptq_kind kind, size_t layer, size_t begin,
+                                size_t end, nib_err *err);
 /* Behind the last layer: sets run->kl, the means over the checked tokens, in nats. */
 nib_status nib__gptq_check(nib_gptq_run *run, nib_err *err);
 /* Whether the codes are worse than rounding's, which a note says by numbers. place: of the checked

@@ -287,6 +287,27 @@ static bool is_feedback(const nib_comparison *c)
            m->off * 2 <= m->codes && m->far * 10 <= m->codes && correlation(m) >= 0.95;
 }
 
+static bool is_rotated(const nib_fit *fit)
+{
+    return fabs(fit->plain) < 0.9 && fmax(fit->row_products, fit->column_products) >= 0.8;
+}
+
+static nib_status judge_rotated(nib_judgement *out, const nib_fit *fit)
+{
+    return judge_as(out, NIB_ORIGIN_ROTATED,
+                    "the inner products of its %s have a correlation of %.4f with the source's, "
+                    "as after a rotation; whether other tensors undo it was not checked",
+                    fit->row_products >= fit->column_products ? "rows" : "columns",
+                    fmax(fit->row_products, fit->column_products));
+}
+
+static nib_status judge_other(nib_judgement *out, double correlation)
+{
+    out->is_uncorrelated = true;
+    return judge_as(out, NIB_ORIGIN_OTHER,
+                    "the values have a correlation of %.3f with the source's", correlation);
+}
+
 /* What is neither rounded nor searched. */
 static nib_status judge_relation(judge *j)
 {
@@ -308,16 +329,10 @@ static nib_status judge_relation(judge *j)
                         "leave it",
                         fit.columns[0], fit.columns[1], fit.rows[0], fit.rows[1], fit.scaled,
                         fit.plain);
-    if (fabs(fit.plain) < 0.9 && fmax(fit.row_products, fit.column_products) >= 0.8)
-        return judge_as(
-            j->out, NIB_ORIGIN_ROTATED,
-            "the inner products of its %s have a correlation of %.4f with the source's, "
-            "as after a rotation; whether other tensors undo it was not checked",
-            fit.row_products >= fit.column_products ? "rows" : "columns",
-            fmax(fit.row_products, fit.column_products));
+    if (is_rotated(&fit))
+        return judge_rotated(j->out, &fit);
     if (fabs(fit.plain) < 0.3)
-        return judge_as(j->out, NIB_ORIGIN_OTHER,
-                        "the values have a correlation of %.3f with the source's", fit.plain);
+        return judge_other(j->out, fit.plain);
     return judge_as(j->out, NIB_ORIGIN_UNKNOWN,
                     "%" PRId64 " of %" PRId64
                     " codes are not the nearest under their scale, %" PRId64
@@ -410,8 +425,7 @@ static void judge_counts(nib_judgement *out, const value_counts *v, nib_type typ
         (void)judge_as(out, NIB_ORIGIN_ALTERED, "%" PRId64 " of %" PRId64 " values differ", v->cast,
                        count);
     else if (!(fabs(like) >= 0.3))
-        (void)judge_as(out, NIB_ORIGIN_OTHER,
-                       "the values have a correlation of %.3f with the source's", like);
+        (void)judge_other(out, like);
     else
         (void)judge_as(out, NIB_ORIGIN_UNKNOWN,
                        "%" PRId64 " of %" PRId64
@@ -483,6 +497,12 @@ static nib_status judge_floats(judge *j)
         v.source_square += f.rows_of[i].source_square;
     }
     judge_counts(j->out, &v, f.type, nib__float_type(pair->source->scheme.code), w->n * w->k);
+    if (j->out->verdict == NIB_ORIGIN_OTHER || j->out->verdict == NIB_ORIGIN_UNKNOWN) {
+        nib_fit fit;
+        NIB_TRY(nib__fit_source(&fit, pair, &j->arena, j->err));
+        if (is_rotated(&fit))
+            return judge_rotated(j->out, &fit);
+    }
     for (int64_t i = 0; i < w->n && j->out->verdict == NIB_ORIGIN_ALTERED; i++) {
         if (f.rows_of[i].cast == 0)
             continue;

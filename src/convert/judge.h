@@ -50,6 +50,7 @@ typedef struct nib_judgement {
     nib_judge_place places[NIB_JUDGE_PLACES];
     size_t place_count;
     int64_t altered;
+    bool is_uncorrelated; /* the verdict OTHER rests on values, not on shapes */
 } nib_judgement;
 
 typedef struct nib_judge_pair {

@@ -6,46 +6,15 @@
 #include "arch.h"
 #include "bias_codes.h"
 #include "convert_gguf.h"
-#include "convert.h"
-#include "fold.h"
-#include "gptq.h"
-#include "imatrix.h"
-#include "mixed.h"
 #include "public_struct.h"
-#include "quantize.h"
+#include "quantize_run.h"
 #include "quantizer.h"
-#include "receipt_options.h"
 #include "renames.h"
-#include "rotate.h"
-#include "scales.h"
 
 #include <stdio.h>
 #include <string.h>
 
-typedef struct work {
-    nib_model *model;
-    const nib_quantize_options *options; /* NULL: a conversion */
-    nib_arena arena;
-    nib_recipe *recipe; /* NULL: a conversion */
-    const char *out;    /* without trailing slashes */
-    nib_quantize_layer *layers;
-    nib_text config;    /* for a model without a config.json */
-    nib_gguf_head head; /* for the format gguf */
-    nib_mixed *mixed;   /* chose the recipe; NULL: the request did */
-    nib_plan *plan;     /* for the machine that will run the result; NULL: not named */
-    nib_ledger ledger;
-    nib_gptq gptq;          /* its codes, while the output is written */
-    nib_input_stats *stats; /* [site_count] of a calibration; NULL: none ran */
-    nib_scaling scales;     /* of awq and smooth */
-    nib_rotating rotating;
-    nib_asked asked;              /* for the receipt */
-    const nib_examiner *examiner; /* NULL: the output is published, and reported */
-} work;
-
-static bool is_static(const nib_choice *choice)
-{
-    return !choice->keep && choice->scheme.act == NIB_ACT_I8_STATIC;
-}
+typedef nib_quantize_run work;
 
 static bool is_gguf(const char *format) { return format && strcmp(format, "gguf") == 0; }
 
@@ -56,8 +25,7 @@ static bool is_plain(const nib_network *net, const nib_quantize_layer *l)
     return dialect && strcmp(dialect, "safetensors") == 0;
 }
 
-/* Recodes a layer that only changes its container or float type, into the output's format. */
-static void keep_in_format(nib_quantize_layer *l, const nib_scheme *stored)
+void nib__layer_keep(nib_quantize_layer *l, const nib_scheme *stored)
 {
     const bool cast = !l->choice.keep && !nib__scheme_is_quantized(&l->choice.scheme) &&
                       !nib__scheme_is_quantized(stored);
@@ -115,327 +83,9 @@ static nib_status choose_layers(work *w, nib_err *err)
         if (!l->choice.has_method)
             l->choice.method = method;
         if (!is_plain(net, l) || is_gguf(w->options->format))
-            keep_in_format(l, &net->sites[i].stored);
+            nib__layer_keep(l, &net->sites[i].stored);
     }
     return check_method(w, err);
-}
-
-/* Whether a method chooses the codes of a layer by a calibration. */
-static bool is_searched(const nib_quantize_layer *l)
-{
-    return nib__layer_is_quantized(l) && !l->recode &&
-           (l->choice.method == NIB_PTQ_SEARCH || nib__ptq_changes(l->choice.method));
-}
-
-static size_t count_method(const work *w, nib_ptq_method method)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < w->model->net.site_count; i++) {
-        const nib_quantize_layer *l = &w->layers[i];
-        count += nib__layer_is_quantized(l) && !l->recode && l->choice.method == method;
-    }
-    return count;
-}
-
-static size_t count_searched(const work *w)
-{
-    return count_method(w, NIB_PTQ_SEARCH) + count_method(w, NIB_PTQ_AWQ) +
-           count_method(w, NIB_PTQ_SMOOTH) + count_method(w, NIB_PTQ_ROTATE);
-}
-
-/* Whether a layer becomes blocks whose scales only the CPU chooses. */
-static bool has_cpu_blocks(const work *w)
-{
-    for (size_t i = 0; i < w->model->net.site_count; i++)
-        if (nib__layer_is_quantized(&w->layers[i]) && !w->layers[i].recode &&
-            nib__scheme_is_gguf_block(&w->layers[i].choice.scheme))
-            return true;
-    return false;
-}
-
-/* The method that a device needs a kernel for. */
-static nib_ptq_method method_of_device(const work *w)
-{
-    for (int m = NIB_PTQ_COUNT - 1; m > NIB_PTQ_RTN; m--)
-        if (count_method(w, (nib_ptq_method)m) > 0)
-            return (nib_ptq_method)m;
-    return has_cpu_blocks(w) ? NIB_PTQ_SEARCH : NIB_PTQ_RTN;
-}
-
-/* Notes the searched layers of which `source` says nothing. */
-static void note_unseen(work *w, const char *source)
-{
-    const nib_quantize_layer *first = NULL;
-    size_t unseen = 0;
-    char a[NIB_SHOWN];
-    for (size_t i = w->model->net.site_count; i-- > 0;)
-        if (is_searched(&w->layers[i]) && w->layers[i].role != NIB_ROLE_EMBED &&
-            w->layers[i].importance == NULL) {
-            first = &w->layers[i];
-            unseen++;
-        }
-    if (unseen > 0)
-        nib__ledger_add_note(&w->ledger, "method",
-                             "search: %s has no inputs of %zu layers, so all their inputs count "
-                             "the same: %s%s",
-                             source, unseen, nib__escape_string(a, first->name),
-                             unseen > 1 ? ", ..." : "");
-}
-
-/* Takes what the layers need from the calibration. */
-static nib_status use_stats(work *w, const nib_input_stats *stats, nib_err *err)
-{
-    for (size_t i = 0; i < w->model->net.site_count; i++) {
-        nib_quantize_layer *l = &w->layers[i];
-        if (is_static(&l->choice))
-            nib__compute_static_scale(&l->act_scale, &l->act_zero, &l->choice.scheme,
-                                      stats[i].range);
-        if (stats[i].squares != NULL)
-            NIB_TRY(nib__importance(&l->importance, stats[i].squares, w->model->net.sites[i].k,
-                                    &w->arena, err));
-    }
-    return NIB_OK;
-}
-
-/* What nib__text_parts is asked for. */
-static int64_t asked_held_out(const work *w)
-{
-    return w->examiner != NULL ? w->examiner->held_out : NIB_HELD_OUT_DEFAULT;
-}
-
-/* Runs the model over the calibration text. */
-static nib_status run_calibration(work *w, const char *text, nib_err *err)
-{
-    const nib_network *net = &w->model->net;
-    const bool wants_squares = w->options->imatrix == NULL && count_searched(w) > 0;
-    nib_calibration ran = {.held_out = asked_held_out(w)};
-    nib_input_stats *stats = nib__arena_take(&w->arena, net->site_count, sizeof *stats);
-    if (stats == NULL)
-        return nib__fail_memory(err, net->site_count * sizeof *stats, "the calibration");
-    w->stats = stats;
-    for (size_t i = 0; i < net->site_count; i++) {
-        const uint64_t k = (uint64_t)net->sites[i].k;
-        const nib_choice *choice = &w->layers[i].choice;
-        const bool wants_extremes =
-            nib__fold_is_scaled(&w->layers[i]) &&
-            (choice->method == NIB_PTQ_SMOOTH || choice->scheme.act == NIB_ACT_I8_STATIC);
-        stats[i].turn = w->layers[i].turn;
-        if (!is_searched(&w->layers[i]) || w->layers[i].role == NIB_ROLE_EMBED)
-            continue;
-        if (wants_squares)
-            stats[i].squares = nib__arena_take(&w->arena, k, sizeof(double));
-        if (wants_extremes)
-            stats[i].extremes = nib__arena_take(&w->arena, 2 * k, sizeof(float));
-        stats[i].in_parts = nib__fold_is_scaled(&w->layers[i]);
-        if ((wants_squares && !stats[i].squares) || (wants_extremes && !stats[i].extremes))
-            return nib__fail_memory(err, k * sizeof(double), "the calibration");
-    }
-    NIB_TRY(nib__calibrate(stats, &ran, w->model, w->options->request, text, err));
-    NIB_TRY(use_stats(w, stats, err));
-    if (wants_squares)
-        note_unseen(w, "the calibration text");
-    return NIB_OK;
-}
-
-static nib_status read_imatrix(work *w, const nib_imatrix *m, nib_err *err)
-{
-    const nib_network *net = &w->model->net;
-    const char *arch = nib__family_of(&net->config)->gguf;
-    size_t used = 0;
-    char a[NIB_SHOWN];
-    for (size_t i = 0; i < net->site_count; i++) {
-        nib_quantize_layer *l = &w->layers[i];
-        const int64_t k = net->sites[i].k;
-        bool found;
-        if (!is_searched(l) || l->role == NIB_ROLE_EMBED)
-            continue;
-        double *squares = nib__arena_take(&w->arena, (uint64_t)k, sizeof *squares);
-        if (squares == NULL)
-            return nib__fail_memory(err, (uint64_t)k * sizeof *squares, "an imatrix");
-        NIB_TRY(nib__imatrix_read(squares, &found, m, arch, l->name, k, err));
-        if (found)
-            NIB_TRY(nib__importance(&l->importance, squares, k, &w->arena, err));
-        used += found;
-    }
-    if (used == 0)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: none of its %zu entries is of a layer that is searched",
-                         nib__escape_string(a, w->options->imatrix), nib__imatrix_count(m));
-    note_unseen(w, "the imatrix");
-    return NIB_OK;
-}
-
-static nib_status use_imatrix(work *w, nib_err *err)
-{
-    nib_imatrix *m;
-    NIB_TRY(nib__imatrix_open(&m, w->options->imatrix, &w->model->engine->allocator, err));
-    const nib_status status = read_imatrix(w, m, err);
-    nib__imatrix_close(m);
-    return status;
-}
-
-/* Codes that an examiner sees: in its order, and in a store of their own, whose old content is
- * removed, because codes that lie on the disk prove nothing. */
-static nib_status use_new_store(work *w, nib_err *err)
-{
-    const char *other;
-    w->gptq.ascending = w->examiner->ascending;
-    w->gptq.out = nib__ledger_text(&w->ledger, "%s.verify", w->out);
-    if (w->gptq.out == NULL)
-        return nib__fail_memory(err, strlen(w->out), "a path");
-    NIB_TRY(nib__gptq_store_open(&w->gptq.store, w->gptq.out, "codes: none\n", 1, &other,
-                                 &w->model->engine->allocator, err));
-    const nib_status status = nib__gptq_store_remove(w->gptq.store, err);
-    w->gptq.store = NULL;
-    return status;
-}
-
-/* Runs the method gptq. Layers without inputs on the text are searched. */
-static nib_status run_gptq(work *w, const char *text, nib_err *err)
-{
-    const nib_quantize_layer *first = NULL;
-    size_t unseen = 0;
-    char a[NIB_SHOWN];
-    w->gptq.layers = w->layers;
-    w->gptq.request = w->options->request;
-    w->gptq.text = text;
-    w->gptq.out = w->out;
-    w->gptq.ledger = &w->ledger;
-    w->gptq.arena = &w->arena;
-    w->gptq.orders = w->asked.orders;
-    if (w->examiner != NULL)
-        NIB_TRY(use_new_store(w, err));
-    NIB_TRY(nib__gptq(&w->gptq, w->model, err));
-    for (size_t i = w->model->net.site_count; i-- > 0;) {
-        nib_quantize_layer *l = &w->layers[i];
-        if (!nib__ptq_sweeps(l->choice.method) || !nib__layer_is_quantized(l))
-            continue;
-        if (w->gptq.keeps_rounding) {
-            l->choice.method = NIB_PTQ_RTN;
-            l->codes = NULL;
-        }
-        if (w->gptq.keeps_rounding || l->codes != NULL)
-            continue;
-        l->choice.method = NIB_PTQ_SEARCH;
-        first = l;
-        unseen++;
-    }
-    if (unseen > 0)
-        nib__ledger_add_note(&w->ledger, "method",
-                             "%s: %zu layers have no inputs on the text, so only their scales "
-                             "are searched: %s%s",
-                             w->gptq.name, unseen, nib__escape_string(a, first->name),
-                             unseen > 1 ? ", ..." : "");
-    return NIB_OK;
-}
-
-/* Runs the methods awq and smooth. */
-static nib_status run_scales(work *w, nib_err *err)
-{
-    w->scales = (nib_scaling){.layers = w->layers,
-                              .stats = w->stats,
-                              .options = w->options,
-                              .held_out = asked_held_out(w),
-                              .ledger = &w->ledger,
-                              .arena = &w->arena};
-    NIB_TRY(nib__scales(&w->scales, w->model, err));
-    w->asked.held_out = w->scales.held_out;
-    return NIB_OK;
-}
-
-/* Runs the method rotate, as far as it needs no text. */
-static nib_status run_rotate(work *w, nib_err *err)
-{
-    w->rotating = (nib_rotating){.layers = w->layers,
-                                 .options = w->options,
-                                 .seed = w->examiner != NULL ? w->examiner->seed : NIB_ROTATE_SEED,
-                                 .ledger = &w->ledger,
-                                 .arena = &w->arena};
-    NIB_TRY(nib__rotate(&w->rotating, w->model, err));
-    for (size_t i = 0; i < w->model->net.site_count; i++)
-        if (w->layers[i].turn != NULL && !nib__layer_is_quantized(&w->layers[i]))
-            keep_in_format(&w->layers[i], &w->model->net.sites[i].stored);
-    if (w->rotating.graph.sites == NULL)
-        return NIB_OK;
-    w->asked.has_seed = true;
-    w->asked.seed = w->rotating.seed;
-    return w->options->dry_run ? NIB_OK : nib__rotate_check(&w->rotating, w->model, err);
-}
-
-/* When the output is complete: removes the store, and adds notes that are not about the output. */
-static void finish_gptq(work *w)
-{
-    nib_err err;
-    if (w->gptq.resumed.size != 0)
-        nib__ledger_add_note(&w->ledger, "method", "%s", w->gptq.resumed.at);
-    if (w->gptq.store != NULL)
-        nib__ledger_add_note(
-            &w->ledger, "method", "%s: %.3g multiply-adds, predicted to take %.1f s, took %.1f s",
-            w->gptq.name, w->gptq.multiply_adds, w->gptq.predicted_s, w->gptq.seconds);
-    if (nib__gptq_store_remove(w->gptq.store, &err) != NIB_OK)
-        nib__ledger_add_note(&w->ledger, "method", "%s: its codes are still on the disk: %s",
-                             w->gptq.name, err.text);
-    w->gptq.store = NULL;
-}
-
-static nib_status calibrate(work *w, nib_err *err)
-{
-    const char *text = w->options->calibrate, *imatrix = w->options->imatrix;
-    const bool is_static = nib__recipe_needs_calibration(w->recipe);
-    const size_t smooth = count_method(w, NIB_PTQ_SMOOTH),
-                 scaled = count_method(w, NIB_PTQ_AWQ) + smooth,
-                 qronos = count_method(w, NIB_PTQ_QRONOS), learned = count_method(w, NIB_PTQ_LEARN),
-                 coded = count_method(w, NIB_PTQ_GPTQ) + qronos + learned,
-                 searched = count_searched(w);
-    const nib_ptq_method coding = learned > 0  ? NIB_PTQ_LEARN
-                                  : qronos > 0 ? NIB_PTQ_QRONOS
-                                               : NIB_PTQ_GPTQ;
-    if (coded > 0 && !text)
-        return nib__fail(err, NIB_USAGE,
-                         "the method %s needs a text to calibrate with; give --calibrate TEXT",
-                         nib__ptq_names[coding]);
-    if (imatrix && searched == 0)
-        return nib__fail(err, NIB_USAGE,
-                         "--imatrix %s has no effect: no layer is quantized by --method search",
-                         imatrix);
-    if (imatrix && count_method(w, NIB_PTQ_ROTATE) > 0)
-        return nib__fail(err, NIB_USAGE,
-                         "--imatrix %s has no effect: the method rotate mixes the inputs, and an "
-                         "imatrix has the squares of each as stored; give --calibrate TEXT",
-                         imatrix);
-    const bool uses_text = is_static || coded + scaled > 0 || (searched > 0 && !imatrix);
-    if (text && !uses_text && w->mixed == NULL)
-        return nib__fail(err, NIB_USAGE,
-                         "--calibrate %s has no effect: the recipe has no static activation "
-                         "scales, and no method that %s",
-                         text, imatrix ? "uses a text, as there is an --imatrix" : "uses a text");
-    if (searched > 0 && !text && !imatrix)
-        nib__ledger_add_note(&w->ledger, "method",
-                             "search: all inputs count the same; with --calibrate TEXT each counts "
-                             "by the mean of its squares");
-    if (is_static && !text)
-        return nib__fail(
-            err, NIB_USAGE,
-            "the recipe has static activation scales; give a text to calibrate them with "
-            "--calibrate TEXT");
-    NIB_TRY(nib__scales_check(w->layers, w->model->net.site_count, text, err));
-    if (!w->options->dry_run)
-        NIB_TRY(nib__asked_inputs(&w->asked, uses_text ? text : NULL, imatrix,
-                                  w->model->tokenizer_path, &w->arena, err));
-    NIB_TRY(run_rotate(w, err));
-    if (imatrix)
-        NIB_TRY(use_imatrix(w, err));
-    if (!text)
-        return NIB_OK;
-    if (w->options->dry_run) /* sizes and ledger do not depend on the text */
-        return nib__path_kind(text) == NIB_PATH_FILE
-                   ? NIB_OK
-                   : nib__fail(err, NIB_IO, "%s: file not found", text);
-    if (is_static || smooth > 0 || (searched > 0 && !imatrix))
-        NIB_TRY(run_calibration(w, text, err));
-    if (scaled > 0)
-        NIB_TRY(run_scales(w, err));
-    return coded > 0 ? run_gptq(w, text, err) : NIB_OK;
 }
 
 /* Reports recipe settings that only concern runs and are not stored. */
@@ -723,7 +373,7 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(check_tokenizer(w->model, o->format, o->calibrate, err));
     NIB_TRY(check_pack(w, o->pack, o->format, err));
     NIB_TRY(choose_layers(w, err));
-    NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o, method_of_device(w), err));
+    NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o, nib__methods_on_device(w), err));
     NIB_TRY(nib__quantize_for(&w->plan, &w->ledger, w->model, o, err));
     add_notes(w);
     nib__ledger_allow(&w->ledger, &o->request->allow);
@@ -748,15 +398,12 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     NIB_TRY(nib__bias_parse(&job.bias, o->request->bias, err));
     NIB_TRY(complete_job(w, &job, err));
     NIB_TRY(nib__quantize_check(&job, err)); /* before the calibration, which may take hours */
-    NIB_TRY(calibrate(w, err));
-    const bool is_rotated = w->rotating.vectors != NULL; /* it does not mix with scales */
-    job.vectors = is_rotated ? w->rotating.vectors : w->scales.vectors;
-    job.vector_count = is_rotated ? w->rotating.vector_count : w->scales.vector_count;
+    NIB_TRY(nib__methods_run(w, err));
+    nib__methods_vectors(w, &job);
     for (int m = 0; m < NIB_PTQ_COUNT; m++)
-        w->asked.layers[m] = count_method(w, (nib_ptq_method)m);
+        w->asked.layers[m] = nib__methods_count(w, (nib_ptq_method)m);
     NIB_TRY(nib__quantize(&w->ledger, &report, &job, err));
-    finish_gptq(w);
-    nib__scales_note(&w->scales);
+    nib__methods_finish(w);
     NIB_TRY(finish_mixed(w, err));
     return render(w, &report, form, sink, err);
 }

@@ -10,9 +10,7 @@
 typedef struct work {
     nib_rotating *job;
     nib_model *model;
-    nib_rotation *residual; /* NULL: it keeps its basis */
-    nib_rotation **values;  /* [layers] likewise */
-    const float **factors;  /* [norms] their weights; NULL: not read yet */
+    const float **factors; /* [norms] their weights; NULL: not read yet */
 } work;
 
 bool nib__rotate_is_turned(const nib_quantize_layer *l)
@@ -130,16 +128,16 @@ static nib_status make_rotations(work *w, nib_err *err)
     nib_rotate_graph *graph = &w->job->graph;
     nib_err why;
     if (graph->residual_why == NULL &&
-        make_rotation(&w->residual, w, config->width, w->job->seed, &why) != NIB_OK) {
+        make_rotation(&w->job->residual, w, config->width, w->job->seed, &why) != NIB_OK) {
         if (why.status != NIB_UNSUPPORTED)
             return nib__fail(err, why.status, "%s", why.text);
-        w->residual = NULL;
+        w->job->residual = NULL;
         graph->residual_why = nib__ledger_text(w->job->ledger, "%s", why.text);
         graph->residual_at = "config.json";
     }
     for (int64_t l = 0; l < config->layers; l++)
         if (graph->values_why[l] == NULL)
-            NIB_TRY(make_rotation(&w->values[l], w, nib__config_head_dim(config, l),
+            NIB_TRY(make_rotation(&w->job->values[l], w, nib__config_head_dim(config, l),
                                   w->job->seed + (uint64_t)l + 1, err));
     return NIB_OK;
 }
@@ -184,12 +182,12 @@ static nib_status turn_site(work *w, size_t i, nib_err *err)
     const nib_rotate_site *site = &w->job->graph.sites[i];
     const nib_site *at = &w->model->net.sites[i];
     const nib_rotation *values =
-        site->value_rows || site->value_columns ? w->values[site->layer] : NULL;
+        site->value_rows || site->value_columns ? w->job->values[site->layer] : NULL;
     const nib_turn turn = {.from = &at->weight,
-                           .rows = site->residual_rows ? w->residual
+                           .rows = site->residual_rows ? w->job->residual
                                    : site->value_rows  ? values
                                                        : NULL,
-                           .columns = site->residual_columns ? w->residual
+                           .columns = site->residual_columns ? w->job->residual
                                       : site->value_columns  ? values
                                                              : NULL};
     if (turn.rows == NULL && turn.columns == NULL)
@@ -198,7 +196,7 @@ static nib_status turn_site(work *w, size_t i, nib_err *err)
     if (to == NULL)
         return nib__fail_memory(err, sizeof *to, "a rotation");
     *to = turn;
-    if (w->residual != NULL && site->norm >= 0) {
+    if (w->job->residual != NULL && site->norm >= 0) {
         NIB_TRY(read_factors(w, site->norm, err));
         to->factors = w->factors[site->norm];
     }
@@ -211,7 +209,8 @@ static nib_status reset_norms(const work *w, nib_err *err)
 {
     const nib_network *net = &w->model->net;
     char name[NIB_NORM_NAME];
-    for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM] && w->residual != NULL; i++) {
+    for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM] && w->job->residual != NULL;
+         i++) {
         const nib_graph_weight *norm = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i);
         if (!w->job->graph.norms[i])
             continue;
@@ -226,99 +225,6 @@ static nib_status reset_norms(const work *w, nib_err *err)
     return NIB_OK;
 }
 
-/* ---- notes ---- */
-
-static const char *describe(const nib_rotation *r)
-{
-    return r->is_hadamard ? "a Hadamard matrix with random signs"
-                          : "a Hadamard matrix with random signs times a random orthogonal one";
-}
-
-static void note_residual(const work *w)
-{
-    nib_ledger *ledger = w->job->ledger;
-    const nib_rotate_graph *graph = &w->job->graph;
-    char a[NIB_SHOWN];
-    size_t count = 0, norms = 0;
-    if (w->residual == NULL) {
-        nib__ledger_add_note(ledger, "method",
-                             "rotate: the residual stream is not rotated, as %s: %s",
-                             graph->residual_why, nib__escape_string(a, graph->residual_at));
-        return;
-    }
-    for (size_t i = 0; i < w->model->net.site_count; i++)
-        count += graph->sites[i].residual_rows || graph->sites[i].residual_columns;
-    for (size_t i = 0; i < w->model->net.graph.kind_count[NIB_WEIGHT_NORM]; i++)
-        norms += graph->norms[i];
-    nib__ledger_add_note(ledger, "method",
-                         "rotate: the residual stream is rotated by %s of %" PRId64
-                         ", seed %" PRIu64 ", merged into %zu layers; %zu norms become 1, and "
-                         "their weights part of the layers after them",
-                         describe(w->residual), w->residual->size, w->job->seed, count, norms);
-}
-
-/* An output layer that shares the embedding's tensor gets its own, because only one of them takes
- * the weights of the final norm. */
-static void note_untied(const work *w)
-{
-    const nib_network *net = &w->model->net;
-    const nib_quantize_layer *head = &w->job->layers[net->site_count - 1];
-    if (w->residual != NULL && net->tied && !nib__layer_is_quantized(head))
-        nib__ledger_add_note(w->job->ledger, "method",
-                             "rotate: the output layer shares the embedding's tensor, and only one "
-                             "of them takes the final norm's weights, so they become two tensors; "
-                             "%" PRIu64 " bytes more",
-                             nib__network_head(net)->stored_bytes);
-}
-
-/* One note for the layers whose values rotate, and one for each reason why others' do not. */
-static void note_values(const work *w)
-{
-    const int64_t layers = w->model->net.config.layers;
-    const char *const *why = w->job->graph.values_why;
-    const nib_rotation *first = NULL;
-    int64_t count = 0;
-    for (int64_t l = layers; l-- > 0;)
-        if (w->values[l] != NULL) {
-            first = w->values[l];
-            count++;
-        }
-    if (count > 0)
-        nib__ledger_add_note(w->job->ledger, "method",
-                             "rotate: the values of attention are rotated in %" PRId64
-                             " layers, each head by %s of %" PRId64,
-                             count, describe(first), first->size);
-    for (int64_t l = 0; l < layers; l++) {
-        int64_t same = 0, before = 0;
-        for (int64_t i = 0; i < layers && why[l] != NULL && *why[l] != 0; i++)
-            if (why[i] != NULL && strcmp(why[i], why[l]) == 0) {
-                same++;
-                before += i < l;
-            }
-        if (same > 0 && before == 0)
-            nib__ledger_add_note(w->job->ledger, "method",
-                                 "rotate: the values of attention are not rotated in %" PRId64
-                                 " layers, as %s: the first is model.layers.%" PRId64,
-                                 same, why[l], l);
-    }
-}
-
-/* Refuses a model into which nothing can go. */
-static nib_status check_any(const work *w, nib_err *err)
-{
-    const char *const *why = w->job->graph.values_why;
-    bool any = w->residual != NULL;
-    for (int64_t l = 0; l < w->model->net.config.layers; l++)
-        any = any || w->values[l] != NULL;
-    return any ? NIB_OK
-               : nib__fail(err, NIB_UNSUPPORTED,
-                           "the method rotate finds nothing to rotate in this model: the residual "
-                           "stream is not rotated, as %s: %s; the values of attention are not, as "
-                           "%s; use search",
-                           w->job->graph.residual_why, w->job->graph.residual_at,
-                           why[0] != NULL && *why[0] != 0 ? why[0] : "no layer stores them");
-}
-
 /* ---- the whole ---- */
 
 static nib_status allocate(work *w, nib_err *err)
@@ -326,12 +232,28 @@ static nib_status allocate(work *w, nib_err *err)
     const nib_network *net = &w->model->net;
     const size_t norms = net->graph.kind_count[NIB_WEIGHT_NORM];
     nib_arena *arena = w->job->arena;
-    w->values = nib__arena_take(arena, (uint64_t)net->config.layers, sizeof(nib_rotation *));
+    w->job->values = nib__arena_take(arena, (uint64_t)net->config.layers, sizeof(nib_rotation *));
     w->factors = nib__arena_take(arena, norms + 1, sizeof(float *));
     w->job->vectors = nib__arena_take(arena, norms + net->site_count, sizeof *w->job->vectors);
-    return w->values && w->factors && w->job->vectors
+    return w->job->values && w->factors && w->job->vectors
                ? NIB_OK
                : nib__fail_memory(err, net->site_count * sizeof *w->job->vectors, "rotations");
+}
+
+/* Refuses a model into which nothing can go. */
+static nib_status check_any(const work *w, nib_err *err)
+{
+    const char *const *why = w->job->graph.values_why;
+    bool any = w->job->residual != NULL;
+    for (int64_t l = 0; l < w->model->net.config.layers; l++)
+        any = any || w->job->values[l] != NULL;
+    return any ? NIB_OK
+               : nib__fail(err, NIB_UNSUPPORTED,
+                           "the method rotate finds nothing to rotate in this model: the residual "
+                           "stream is not rotated, as %s: %s; the values of attention are not, as "
+                           "%s; use search",
+                           w->job->graph.residual_why, w->job->graph.residual_at,
+                           why[0] != NULL && *why[0] != 0 ? why[0] : "no layer stores them");
 }
 
 nib_status nib__rotate(nib_rotating *job, nib_model *model, nib_err *err)
@@ -352,8 +274,91 @@ nib_status nib__rotate(nib_rotating *job, nib_model *model, nib_err *err)
     for (size_t i = 0; i < model->net.site_count; i++)
         NIB_TRY(turn_site(&w, i, err));
     NIB_TRY(reset_norms(&w, err));
-    note_residual(&w);
-    note_untied(&w);
-    note_values(&w);
     return NIB_OK;
+}
+
+/* ---- notes ---- */
+
+static const char *describe(const nib_rotation *r)
+{
+    return r->is_hadamard ? "a Hadamard matrix with random signs"
+                          : "a Hadamard matrix with random signs times a random orthogonal one";
+}
+
+static void note_residual(const nib_rotating *job, const nib_model *model)
+{
+    nib_ledger *ledger = job->ledger;
+    const nib_rotate_graph *graph = &job->graph;
+    char a[NIB_SHOWN];
+    size_t count = 0, norms = 0;
+    if (job->residual == NULL) {
+        nib__ledger_add_note(ledger, "method",
+                             "rotate: the residual stream is not rotated, as %s: %s",
+                             graph->residual_why, nib__escape_string(a, graph->residual_at));
+        return;
+    }
+    for (size_t i = 0; i < model->net.site_count; i++)
+        count += graph->sites[i].residual_rows || graph->sites[i].residual_columns;
+    for (size_t i = 0; i < model->net.graph.kind_count[NIB_WEIGHT_NORM]; i++)
+        norms += graph->norms[i];
+    nib__ledger_add_note(ledger, "method",
+                         "rotate: the residual stream is rotated by %s of %" PRId64
+                         ", seed %" PRIu64 ", merged into %zu layers; %zu norms become 1, and "
+                         "their weights part of the layers after them",
+                         describe(job->residual), job->residual->size, job->seed, count, norms);
+}
+
+/* An output layer that shares the embedding's tensor gets its own, because only one of them takes
+ * the weights of the final norm. */
+static void note_untied(const nib_rotating *job, const nib_model *model)
+{
+    const nib_network *net = &model->net;
+    const nib_quantize_layer *head = &job->layers[net->site_count - 1];
+    if (job->residual != NULL && net->tied && !nib__layer_is_quantized(head))
+        nib__ledger_add_note(job->ledger, "method",
+                             "rotate: the output layer shares the embedding's tensor, and only one "
+                             "of them takes the final norm's weights, so they become two tensors; "
+                             "%" PRIu64 " bytes more",
+                             nib__network_head(net)->stored_bytes);
+}
+
+/* One note for the layers whose values rotate, and one for each reason why others' do not. */
+static void note_values(const nib_rotating *job, const nib_model *model)
+{
+    const int64_t layers = model->net.config.layers;
+    const char *const *why = job->graph.values_why;
+    const nib_rotation *first = NULL;
+    int64_t count = 0;
+    for (int64_t l = layers; l-- > 0;)
+        if (job->values[l] != NULL) {
+            first = job->values[l];
+            count++;
+        }
+    if (count > 0)
+        nib__ledger_add_note(job->ledger, "method",
+                             "rotate: the values of attention are rotated in %" PRId64
+                             " layers, each head by %s of %" PRId64,
+                             count, describe(first), first->size);
+    for (int64_t l = 0; l < layers; l++) {
+        int64_t same = 0, before = 0;
+        for (int64_t i = 0; i < layers && why[l] != NULL && *why[l] != 0; i++)
+            if (why[i] != NULL && strcmp(why[i], why[l]) == 0) {
+                same++;
+                before += i < l;
+            }
+        if (same > 0 && before == 0)
+            nib__ledger_add_note(job->ledger, "method",
+                                 "rotate: the values of attention are not rotated in %" PRId64
+                                 " layers, as %s: the first is model.layers.%" PRId64,
+                                 same, why[l], l);
+    }
+}
+
+void nib__rotate_note(const nib_rotating *job, const nib_model *model)
+{
+    if (job->graph.sites == NULL)
+        return;
+    note_residual(job, model);
+    note_untied(job, model);
+    note_values(job, model);
 }

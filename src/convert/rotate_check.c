@@ -3,9 +3,8 @@
  * Whether a model with turned weights computes the function of the stored one: both run over a few
  * tokens in f32, a decoder layer at a time, and their logits are compared.
  */
-#include "gptq_run.h"
+#include "coded_check.h"
 #include "plan_handle.h"
-#include "rotate.h"
 
 #include <math.h>
 
@@ -13,21 +12,11 @@ enum { TOKENS = 64, STORED = 0, TURNED = 1, KINDS = 2 };
 
 typedef struct check {
     const nib_rotating *job;
-    nib_gptq_run g;       /* stored and coded: the states of both kinds */
-    const float **norms;  /* [operations] weights of norms that become 1, as stored */
-    float *ones;          /* [width] */
+    nib_gptq_run g; /* stored and coded: the states of both kinds */
+    nib_rotate_norms norms;
     float *logits[KINDS]; /* [TOKENS][vocab] */
     nib_arena held;       /* turned weights that are loaded */
 } check;
-
-/* Gives the norms that become 1 the weights of a kind. */
-static void set_norms(check *c, int kind)
-{
-    nib_lowered *ops = &c->g.runner.ops;
-    for (size_t i = 0; i < ops->count; i++)
-        if (c->norms[i] != NULL)
-            ops->nodes[i].weight = kind == TURNED ? c->ones : c->norms[i];
-}
 
 /* Loads the weight that a site has in the turned model, if it is another. */
 static nib_status load_turned(check *c, size_t site, nib_err *err)
@@ -38,20 +27,8 @@ static nib_status load_turned(check *c, size_t site, nib_err *err)
     const nib_weight stored = at->weight;
     if (turn == NULL)
         return NIB_OK;
-    const uint64_t count = (uint64_t)at->n * (uint64_t)at->k;
-    float *values = nib__arena_take(&c->held, count, sizeof *values),
-          *bias = nib__arena_take(&c->held, (uint64_t)at->n, sizeof *bias);
-    double *room = nib__arena_take(&c->held, (uint64_t)at->n + NIB_ROTATION_BASE, sizeof *room);
-    if (!values || !bias || !room)
-        return nib__fail_memory(err, count * sizeof *values, at->name);
-    NIB_TRY(nib__turn_weight(values, turn, engine->pool, &engine->allocator, err));
     nib_weight turned;
-    nib__turn_describe(&turned, turn, values);
-    if (stored.bias != NULL) {
-        nib__turn_bias(bias, turn, room);
-        turned.bias = (const void *)bias;
-        turned.bias_type = NIB_TYPE_F32;
-    }
+    NIB_TRY(nib__coded_turn(&turned, turn, NIB_TYPE_F32, engine, &c->held, err));
     at->weight = turned;
     const nib_status status = nib__gptq_load_stored(&c->g, site, err);
     at->weight = stored;
@@ -63,10 +40,10 @@ static nib_status run_turned(check *c, size_t layer, size_t begin, size_t end, n
     nib_status status = layer == 0 ? load_turned(c, 0, err) : NIB_OK;
     for (size_t i = begin; i < end && status == NIB_OK; i++)
         status = load_turned(c, i, err);
-    set_norms(c, TURNED);
+    nib__rotate_set_norms(&c->norms, &c->g.runner, true);
     if (status == NIB_OK)
         status = nib__gptq_run_layer(&c->g, &c->g.coded, layer, false, err);
-    set_norms(c, STORED);
+    nib__rotate_set_norms(&c->norms, &c->g.runner, false);
     return status;
 }
 
@@ -94,12 +71,12 @@ static nib_status run_head(check *c, int kind, nib_err *err)
     nib_status status = nib__gptq_load_stored(g, head, err);
     if (kind == TURNED && status == NIB_OK)
         status = load_turned(c, head, err);
-    set_norms(c, kind);
+    nib__rotate_set_norms(&c->norms, &c->g.runner, kind == TURNED);
     const nib_gptq_stream *stream = kind == TURNED ? &g->coded : &g->stored;
     if (status == NIB_OK)
         status = nib__runner_logits(&g->runner, g->first[g->model->net.config.layers], g->count,
                                     stream->state, c->logits[kind], err);
-    set_norms(c, STORED);
+    nib__rotate_set_norms(&c->norms, &c->g.runner, false);
     nib__gptq_unload_sites(g, head, head + 1);
     nib__arena_free(&c->held);
     return status;
@@ -147,10 +124,9 @@ static nib_status allocate(check *c, nib_arena *arena, nib_err *err)
     const nib_network *net = &g->model->net;
     const size_t layers = (size_t)net->config.layers;
     g->first = nib__arena_take(arena, layers + 1, sizeof *g->first);
-    c->norms = nib__arena_take(arena, g->runner.ops.count, sizeof *c->norms);
-    c->ones = nib__arena_take(arena, (uint64_t)net->config.width, sizeof *c->ones);
-    if (!g->first || !c->norms || !c->ones)
+    if (g->first == NULL)
         return nib__fail_memory(err, layers, "the check of rotations");
+    NIB_TRY(nib__rotate_find_norms(&c->norms, c->job, &g->runner, arena, err));
     nib__runner_layers(g->first, &g->runner);
     for (size_t l = 1; l <= layers; l++)
         g->width = nib__max(g->width, nib__runner_state_width(&g->runner, g->first[l]));
@@ -166,22 +142,6 @@ static nib_status allocate(check *c, nib_arena *arena, nib_err *err)
                : nib__fail_memory(err, (floats + logits) * 2 * sizeof(float), "logits");
 }
 
-/* Finds the operations whose norms become 1. */
-static void find_norms(check *c)
-{
-    const nib_lowered *ops = &c->g.runner.ops;
-    const nib_graph *graph = &c->g.model->net.graph;
-    for (int64_t j = 0; j < c->g.model->net.config.width; j++)
-        c->ones[j] = 1;
-    for (size_t i = 0; i < ops->count; i++) {
-        const nib_node *node = &ops->nodes[i];
-        const bool is_norm = node->op == NIB_OP_NORM || node->op == NIB_OP_NORM_QUANT;
-        if (is_norm && node->of->weight != NIB_NO_ID && c->job->graph.residual_why == NULL &&
-            c->job->graph.norms[graph->weights[node->of->weight].index])
-            c->norms[i] = node->weight;
-    }
-}
-
 static nib_status run_model(check *c, const nib_plan *plan, nib_arena *arena, nib_err *err)
 {
     int32_t *ids = nib__arena_take(arena, TOKENS, sizeof *ids);
@@ -192,7 +152,6 @@ static nib_status run_model(check *c, const nib_plan *plan, nib_arena *arena, ni
     c->g.ids = ids;
     c->g.count = c->g.window = nib__min(plan->context, TOKENS);
     NIB_TRY(allocate(c, arena, err));
-    find_norms(c);
     for (int64_t l = 0; l < c->g.model->net.config.layers; l++)
         NIB_TRY(run_layer(c, (size_t)l, err));
     for (int kind = 0; kind < KINDS; kind++)

@@ -37,17 +37,17 @@ static nib_status load_candidate(nib_scales_run *w, int candidate, nib_err *err)
     for (int i = 0; i < w->group->count; i++) {
         const size_t site = w->group->sites[i];
         const nib_quantize_layer *l = &w->job->layers[site];
-        nib_scales_input *input = &w->inputs[site];
-        nib_scales_coding as = {.method = candidate == 0 ? NIB_PTQ_RTN : l->choice.method,
-                                .fold = {.columns = w->columns}};
+        nib_coded_input *input = &w->coded.inputs[site];
+        nib_coded_as as = {.method = candidate == 0 ? NIB_PTQ_RTN : l->choice.method,
+                           .fold = {.columns = w->columns}};
         if (l->choice.scheme.act == NIB_ACT_I8_STATIC)
             nib__scales_static(w, site, w->columns, &input->codes.static_scale,
                                &input->codes.static_zero);
         input->columns = w->columns;
         input->is_coded = true;
         NIB_TRY(nib__scales_importance(&as.importance, l->importance, w->columns, w->group->k,
-                                       &w->held, err));
-        NIB_TRY(nib__scales_load(w, site, &as, err));
+                                       &w->coded.held, err));
+        NIB_TRY(nib__coded_load(&w->coded, site, &as, err));
     }
     return NIB_OK;
 }
@@ -55,16 +55,16 @@ static nib_status load_candidate(nib_scales_run *w, int candidate, nib_err *err)
 static nib_status measure_candidate(nib_scales_run *w, size_t layer, int candidate, double *lost,
                                     nib_err *err)
 {
-    nib__arena_init(&w->held, &w->g.model->engine->allocator, 0);
+    nib__arena_init(&w->coded.held, &w->g.model->engine->allocator, 0);
     nib_status status = load_candidate(w, candidate, err);
     if (status == NIB_OK)
         status = measure(w, layer, lost, err);
     for (int i = 0; i < w->group->count; i++) {
-        w->inputs[w->group->sites[i]].is_coded = false;
+        w->coded.inputs[w->group->sites[i]].is_coded = false;
         if (status == NIB_OK)
             status = nib__gptq_load_stored(&w->g, w->group->sites[i], err);
     }
-    nib__arena_free(&w->held);
+    nib__arena_free(&w->coded.held);
     return status;
 }
 
@@ -182,8 +182,8 @@ static nib_status scale_layer(nib_scales_run *w, size_t layer, const char **why,
             status = scale_group(w, layer, err);
     }
     nib__arena_free(&arena);
-    if (status == NIB_OK)
-        status = nib__scales_check_layer(w, layer, begin, end, err);
+    if (status == NIB_OK && w->job->held_out != 0)
+        status = nib__coded_check_layer(&w->coded, layer, begin, end, err);
     nib__gptq_unload_sites(g, begin, end);
     w->chosen.state = w->target;
     w->target = target;
@@ -244,34 +244,6 @@ static nib_status scale_layers(nib_scales_run *w, const char **why, nib_err *err
 
 /* ---- opening ---- */
 
-/* Finds how the inputs of layers become codes. Experts' are floats: they run many at a time. */
-static nib_status find_codes(nib_scales_run *w, const nib_plan *plan, nib_err *err)
-{
-    const nib_network *net = &w->g.model->net;
-    for (size_t i = 0; i < net->site_count; i++) {
-        const nib_quantize_layer *l = &w->job->layers[i];
-        nib_act_codes *codes = &w->inputs[i].codes;
-        w->inputs[i].is_scaled = nib__fold_is_scaled(l);
-        if (!w->inputs[i].is_scaled || l->choice.scheme.act == NIB_ACT_FLOAT)
-            continue;
-        NIB_TRY(nib__act_codes_find(codes, &l->choice.scheme, &plan->assignment, l->name, err));
-    }
-    return NIB_OK;
-}
-
-/* The largest room that coding a chunk of a site's inputs needs. */
-static uint64_t most_room(const nib_scales_run *w)
-{
-    uint64_t most = 1;
-    for (size_t i = 0; i < w->g.model->net.site_count; i++)
-        if (w->inputs[i].codes.row != NULL) {
-            const uint64_t bytes = nib__act_codes_room(w->inputs[i].codes.scheme, NIB_CHUNK,
-                                                       w->g.model->net.sites[i].k);
-            most = bytes > most ? bytes : most;
-        }
-    return most;
-}
-
 static nib_status allocate(nib_scales_run *w, const nib_plan *plan, nib_arena *arena, nib_err *err)
 {
     nib_gptq_run *g = &w->g;
@@ -281,7 +253,6 @@ static nib_status allocate(nib_scales_run *w, const nib_plan *plan, nib_arena *a
     for (size_t i = 0; i < net->site_count; i++)
         widest = (uint64_t)net->sites[i].k > widest ? (uint64_t)net->sites[i].k : widest;
     g->first = nib__arena_take(arena, layers + 1, sizeof *g->first);
-    w->inputs = nib__arena_take(arena, net->site_count, sizeof *w->inputs);
     w->columns = nib__arena_take(arena, widest, sizeof *w->columns);
     w->norm = nib__arena_take(arena, widest, sizeof *w->norm);
     w->largest = nib__arena_take(arena, widest, sizeof *w->largest);
@@ -289,13 +260,9 @@ static nib_status allocate(nib_scales_run *w, const nib_plan *plan, nib_arena *a
     w->job->vectors =
         nib__arena_take(w->job->arena, 2 * net->graph.kind_count[NIB_WEIGHT_NORM] + net->site_count,
                         sizeof *w->job->vectors);
-    if (!g->first || !w->inputs || !w->columns || !w->norm || !w->largest || !w->job->vectors)
+    if (!g->first || !w->columns || !w->norm || !w->largest || !w->job->vectors)
         return nib__fail_memory(err, widest, "the scales of inputs");
-    NIB_TRY(find_codes(w, plan, err));
-    w->room = nib__arena_take(arena, most_room(w), 1);
-    for (size_t i = 0; i < COUNT(w->rows); i++)
-        if ((w->rows[i] = nib__arena_take(arena, NIB_CHUNK * widest, sizeof(float))) == NULL)
-            return nib__fail_memory(err, NIB_CHUNK * widest, "inputs");
+    NIB_TRY(nib__coded_open(&w->coded, plan, nib__fold_is_scaled, arena, err));
     nib__runner_layers(g->first, &g->runner);
     for (size_t l = 1; l <= layers; l++)
         g->width = nib__max(g->width, nib__runner_state_width(&g->runner, g->first[l]));
@@ -305,7 +272,7 @@ static nib_status allocate(nib_scales_run *w, const nib_plan *plan, nib_arena *a
     for (size_t i = 0; i < COUNT(states); i++)
         if ((*states[i] = nib__arena_take(arena, floats, sizeof(float))) == NULL)
             return nib__fail_memory(err, floats * sizeof(float), "the hidden states of a text");
-    return w->room != NULL ? NIB_OK : nib__fail_memory(err, most_room(w), "inputs");
+    return NIB_OK;
 }
 
 static nib_status run_model(void *ctx, const nib_plan *plan, nib_err *err)
@@ -319,7 +286,6 @@ static nib_status run_model(void *ctx, const nib_plan *plan, nib_err *err)
     const char **why = nib__arena_take(&arena, g->model->net.site_count, sizeof *why);
     nib_status status = why != NULL ? allocate(w, plan, &arena, err)
                                     : nib__fail_memory(err, sizeof *why, "the scales of inputs");
-    g->runner.observer = (nib_observer){.replace = nib__scales_replace, .ctx = w};
     if (status == NIB_OK)
         status = scale_layers(w, why, err);
     nib__arena_free(&arena);
@@ -352,6 +318,7 @@ nib_status nib__scales(nib_scaling *job, nib_model *model, nib_err *err)
                    .ledger = job->ledger,
                    .arena = job->arena};
     nib_scales_run w = {.job = job, .g = {.job = &as, .model = model}};
+    w.coded = (nib_coded_check){.g = &w.g, .layers = job->layers};
     if (nib__checkpoint_gguf(model->net.checkpoint) != NULL)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the method %s changes norms, which are not those of the family in a "

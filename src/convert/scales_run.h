@@ -7,38 +7,23 @@
 #ifndef NIB_SCALES_RUN_H
 #define NIB_SCALES_RUN_H
 
-#include "act_codes.h"
+#include "coded_check.h"
 #include "fold.h"
-#include "gptq_run.h"
 #include "scales.h"
 
 /* Rounding, no scales, and powers 0.1 .. 1. */
 enum { NIB_SCALES_POWERS = 10, NIB_SCALES_CANDIDATES = 2 + NIB_SCALES_POWERS };
 
-/* The inputs of a linear layer, as the run sees them. */
-typedef struct nib_scales_input {
-    nib_act_codes codes;  /* row NULL: the layer reads floats, whatever the candidate */
-    const float *columns; /* [k] scales that its inputs have; NULL: all 1 */
-    bool is_coded;        /* now, outside of the check */
-    bool is_scaled;       /* its method is one of the run */
-    float rounded_scale;  /* rounding's static_scale and static_zero in the check */
-    int32_t rounded_zero;
-} nib_scales_input;
-
 typedef struct nib_scales_run {
     nib_scaling *job;
     nib_gptq_run g;
-    nib_gptq_stream chosen;   /* tokens on which candidates are compared, with stored weights */
-    float *target, *trial;    /* its states after the layer: of stored weights, of a candidate */
-    nib_fold_group *group;    /* in work */
-    float *columns, *norm;    /* [k] scales of a candidate, and the norm before them */
-    float *largest;           /* [k] of smooth: of the weights that read each input of the group */
-    nib_scales_input *inputs; /* [site_count] */
-    float *rows[3];           /* [NIB_CHUNK][k] for inputs of layers that run together */
-    int next;                 /* of them */
-    void *room;               /* of nib__act_codes_rows */
-    nib_arena held;           /* weights of a candidate */
-    size_t kept[3];           /* groups that rounding, no scales, and scales serve best */
+    nib_gptq_stream chosen; /* tokens on which candidates are compared, with stored weights */
+    float *target, *trial;  /* its states after the layer: of stored weights, of a candidate */
+    nib_fold_group *group;  /* in work */
+    float *columns, *norm;  /* [k] scales of a candidate, and the norm before them */
+    float *largest;         /* [k] of smooth: of the weights that read each input of the group */
+    nib_coded_check coded;  /* holds the weights of a candidate, too */
+    size_t kept[3];         /* groups that rounding, no scales, and scales serve best */
 } nib_scales_run;
 
 /* Sets run->largest for the group. */
@@ -49,16 +34,6 @@ nib_status nib__scales_make(nib_scales_run *run, int candidate, nib_err *err);
 /* The activation scale of a site whose inputs have scales: columns [k]; NULL: all 1. */
 void nib__scales_static(const nib_scales_run *run, size_t site, const float *columns, float *scale,
                         int32_t *zero);
-/* How a site is coded. */
-typedef struct nib_scales_coding {
-    nib_ptq_method method;
-    const float *importance; /* of the scaled inputs; NULL: all count the same */
-    nib_fold fold;
-} nib_scales_coding;
-/* Loads a site with the weights that its codes stand for, without the scales, into run->held, which
- * must live as long as they are loaded. */
-nib_status nib__scales_load(nib_scales_run *run, size_t site, const nib_scales_coding *as,
-                            nib_err *err);
 /* The importance of scaled inputs: what an input counts is divided by the square of its scale. */
 nib_status nib__scales_importance(const float **out, const float *importance, const float *columns,
                                   int64_t k, nib_arena *arena, nib_err *err);
@@ -69,15 +44,8 @@ nib_status nib__scales_read_norm(const nib_scales_run *run, nib_norm_part part, 
 nib_type nib__scales_norm_type(const nib_scales_run *run, nib_norm_part part);
 float nib__scales_round(nib_type type, double value);
 
-/* What a layer reads instead of x: nib_observer.replace; run: its ctx. */
-const float *nib__scales_replace(void *run, size_t site, const float *x, int64_t ld, int64_t m,
-                                 int64_t k);
 /* Divides the text into run->chosen and the tokens of the check, if there are any, and opens it. */
 nib_status nib__scales_check_open(nib_scales_run *run, nib_arena *arena, nib_err *err);
-/* Moves its tokens through a layer, whose groups are decided, and whose weights [begin, end) are
- * loaded as stored. */
-nib_status nib__scales_check_layer(nib_scales_run *run, size_t layer, size_t begin, size_t end,
-                                   nib_err *err);
 /* Behind the last layer: compares, and gives all layers of the methods rounding if it is better. */
 nib_status nib__scales_check_end(nib_scales_run *run, nib_err *err);
 

@@ -174,67 +174,6 @@ void nib__scales_static(const nib_scales_run *w, size_t site, const float *colum
     nib__compute_static_scale(scale, zero, &w->job->layers[site].choice.scheme, range);
 }
 
-/* ---- a candidate's weights ---- */
-
-typedef struct coding {
-    const nib_weight *from;
-    nib_quantizer q;
-    nib_fold fold;
-    float *out; /* [n][k] */
-    char *room; /* [threads][room_bytes] */
-    uint64_t room_bytes;
-    nib_err *errs; /* [threads] of the first failure; status NIB_OK: none */
-} coding;
-
-static void read_scaled(const coding *c, int64_t i, float *row)
-{
-    nib__weight_row(c->from, i, row);
-    nib__fold_row(&c->fold, i, row, c->q.k, c->q.source);
-}
-
-/* Takes the scales out of row i. */
-static void unscale_row(const nib_fold *fold, int64_t i, float *row, int64_t k)
-{
-    for (int64_t j = 0; j < k && fold->columns != NULL; j++)
-        row[j] /= fold->columns[j];
-    for (int64_t j = 0; j < k && fold->rows != NULL; j++)
-        row[j] /= fold->rows[i];
-}
-
-/* Rows become what their codes stand for, without the scales. */
-static void code_rows(void *ctx, int worker, int64_t begin, int64_t end)
-{
-    const coding *c = ctx;
-    const int64_t k = c->q.k;
-    float *row = (float *)(void *)(c->room + (uint64_t)worker * c->room_bytes);
-    int8_t *codes = (int8_t *)(row + k);
-    char *scales = (char *)codes + nib__round_up(k, 8), *zeros = scales + 4 * c->q.groups;
-    for (int64_t i = begin; i < end && c->errs[worker].status == NIB_OK; i++) {
-        nib_quantized to = {.codes = codes,
-                            .scales = scales,
-                            .zeros = c->q.zero_type == NIB_TYPE_NONE ? NULL : zeros};
-        nib_weight w;
-        read_scaled(c, i, row);
-        if (nib__quantizer_quantize_rows(&c->q, row, i, 1, &to, &c->errs[worker]) != NIB_OK)
-            return;
-        if (nib__quantizer_is_one(&c->q))
-            nib__quantizer_store_tensor_scale(&c->q, scales, to.zeros);
-        nib__quantizer_describe_weight(&w, &c->q, 1, codes, scales, to.zeros);
-        nib__weight_row(&w, 0, c->out + i * k);
-        unscale_row(&c->fold, i, c->out + i * k, k);
-    }
-}
-
-static nib_status find_range(coding *c, float *row, nib_err *err)
-{
-    float range[2] = {0, 0};
-    for (int64_t i = 0; i < c->from->n; i++) {
-        read_scaled(c, i, row);
-        NIB_TRY(nib__quantizer_scan(&c->q, row, i, 1, range, err));
-    }
-    return nib__quantizer_set_range(&c->q, range, err);
-}
-
 nib_status nib__scales_importance(const float **out, const float *importance, const float *columns,
                                   int64_t k, nib_arena *arena, nib_err *err)
 {
@@ -245,43 +184,4 @@ nib_status nib__scales_importance(const float **out, const float *importance, co
         to[j] = (float)((double)importance[j] / ((double)columns[j] * (double)columns[j]));
     *out = to;
     return NIB_OK;
-}
-
-nib_status nib__scales_load(nib_scales_run *w, size_t site, const nib_scales_coding *as,
-                            nib_err *err)
-{
-    nib_arena *arena = &w->held;
-    nib_engine *engine = w->g.model->engine;
-    nib_site *at = &w->g.model->net.sites[site];
-    const nib_quantize_layer *l = &w->job->layers[site];
-    const uint64_t threads = (uint64_t)nib__pool_threads(engine->pool);
-    const nib_weight stored = at->weight;
-    coding c = {.from = &at->weight, .fold = as->fold};
-    NIB_TRY(nib__quantizer_init(&c.q, &l->choice.scheme, nib__float_type(stored.scheme.code), at->k,
-                                err));
-    NIB_TRY(nib__quantizer_method(&c.q, as->method, as->importance, err));
-    NIB_TRY(nib__quantizer_scales(&c.q, l->choice.scale_type, err));
-    c.q.run = nib__quant_w_best(engine->isa);
-    c.room_bytes = (uint64_t)nib__round_up(at->k * 6 + 16 + 8 * c.q.groups, 64);
-    c.out = nib__arena_take(arena, (uint64_t)at->n * (uint64_t)at->k, sizeof *c.out);
-    c.room = nib__arena_take(arena, threads, c.room_bytes);
-    c.errs = nib__arena_take(arena, threads, sizeof *c.errs);
-    if (!c.out || !c.room || !c.errs)
-        return nib__fail_memory(err, (uint64_t)at->n * (uint64_t)at->k * sizeof *c.out, at->name);
-    if (nib__quantizer_needs_scan(&c.q))
-        NIB_TRY(find_range(&c, (float *)(void *)c.room, err));
-    nib__pool_run(engine->pool, at->n, 4, false, code_rows, &c);
-    for (uint64_t i = 0; i < threads; i++)
-        if (c.errs[i].status != NIB_OK)
-            return nib__fail(err, c.errs[i].status, "%s: %s", at->name, c.errs[i].text);
-    at->weight = (nib_weight){.scheme = {.code = NIB_CODE_F32, .symmetric = true},
-                              .n = at->n,
-                              .k = at->k,
-                              .layout = NIB_LAYOUT_FLOAT,
-                              .codes = (const void *)c.out,
-                              .bias = stored.bias,
-                              .bias_type = stored.bias_type};
-    const nib_status status = nib__gptq_load_stored(&w->g, site, err);
-    at->weight = stored;
-    return status;
 }

@@ -437,6 +437,11 @@ static void note_receipt(check *c)
         nib__ledger_add_note(&c->notes, "receipt",
                              "it names no tokens held out, so scales of inputs are chosen by the "
                              "whole text, as programs did before receipts named them");
+    if (r->asked.layers[NIB_PTQ_ROTATE] != 0 && r->asked.text.path != NULL &&
+        r->asked.held_out == 0)
+        nib__ledger_add_note(&c->notes, "receipt",
+                             "it names no tokens held out, so the rotated model is not compared "
+                             "with rounding, as by programs before receipts named them");
     if (r->asked.device != NULL)
         nib__ledger_add_note(&c->notes, "receipt",
                              "%s computed the codes; here the CPU does, to the same bits",

@@ -295,6 +295,24 @@ static nib_status compare_templates(check *c)
         at, size, source_size);
 }
 
+/* A rotation on both sides leaves neither values nor products of rows or columns. So where some
+ * tensors are rotated, others without correlation may come from the source, too. */
+static void doubt_others(check *c)
+{
+    size_t rotated = 0;
+    for (size_t i = 0; i < c->count; i++)
+        rotated += c->judged[i].judgement.verdict == NIB_ORIGIN_ROTATED;
+    for (size_t i = 0; i < c->count && rotated > 0; i++) {
+        nib_judgement *j = &c->judged[i].judgement;
+        const size_t used = strlen(j->text);
+        if (j->verdict != NIB_ORIGIN_OTHER || !j->is_uncorrelated)
+            continue;
+        j->verdict = NIB_ORIGIN_UNKNOWN;
+        snprintf(j->text + used, sizeof j->text - used,
+                 ", as after a rotation on both sides, and %zu other tensors are rotated", rotated);
+    }
+}
+
 /* What follows, and what does not. */
 static void conclude(check *c)
 {
@@ -350,6 +368,7 @@ static nib_status run_check(check *c, const nib_verify_from_options *o)
     NIB_TRY(judge_all(c));
     NIB_TRY(nib__judge_folds(c->judged, c->count, &c->model->net, &c->source->net,
                              c->model->engine->pool, c->err));
+    doubt_others(c);
     NIB_TRY(find_unaccounted(c));
     NIB_TRY(find_missing(c));
     NIB_TRY(compare_templates(c));

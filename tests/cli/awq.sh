@@ -31,16 +31,8 @@ check "int8 with scales is the stored model: KL $kl" awk -v kl="${kl:-1}" 'BEGIN
 
 # norms of 1 + w: a random Gemma 2 with a tokenizer of letters
 cp -r "$REPO/tests/golden/models/gemma2" gemma && rm gemma/logits.safetensors
-{
-    printf '{"version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null, '
-    printf '"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}, '
-    printf '"decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}, '
-    printf '"model": {"type": "BPE", "merges": [], "vocab": {"\\u0120": 0, "\\u010a": 1'
-    id=2
-    for letter in , . {A..Z} {a..z}; do printf ', "%s": %d' "$letter" $((id++)); done
-    printf '}}}'
-} >gemma/tokenizer.json
-tr -cd 'A-Za-z \n,.' <text.txt >letters.txt
+letters_tokenizer >gemma/tokenizer.json
+letters_of text.txt >letters.txt
 gemma_kl() { # RECIPE [OPTION...]: KL divergence of Gemma quantized so
     nibble quantize gemma g --recipe "$@" --force >out
     nibble eval g --against gemma --text letters.txt --quiet | sed -n 's/^KL  *\([0-9.]*\) nats per token$/\1/p'

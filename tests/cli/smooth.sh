@@ -49,7 +49,7 @@ nibble plan m --recipe rules.json >out
 check 'a plan says that a run is refused' grep -q '^note: smooth: 35 layers need a calibration text' out
 
 printf 'a' >tiny.txt
-refused 3 'the calibration text has [12] tokens; scales of inputs are made of one at least, *' quantize m r --recipe 8da4w --method smooth --calibrate tiny.txt --force
+refused 3 'the calibration text has [12] tokens; the last 1 check the whole model, *' quantize m r --recipe 8da4w --method smooth --calibrate tiny.txt --force
 rm -rf q2 r s tiny.txt more.txt
 refused 6 'q: exists already; --force replaces it' quantize m q "${options[@]}"
 refused 2 '*the method smooth needs a text to calibrate with; give --calibrate TEXT' quantize m r --recipe 8da4w --method smooth

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The methods of nib_quantize that run before the stream: calibration, imatrix, and one method
+ * after the other.
+ */
+#include "arch.h"
+#include "fold.h"
+#include "imatrix.h"
+#include "quantize_run.h"
+#include "quantizer.h"
+
+#include <string.h>
+
+typedef nib_quantize_run work;
+
+static bool is_static(const nib_choice *choice)
+{
+    return !choice->keep && choice->scheme.act == NIB_ACT_I8_STATIC;
+}
+
+/* Whether a method chooses the codes of a layer by a calibration. */
+static bool is_searched(const nib_quantize_layer *l)
+{
+    return nib__layer_is_quantized(l) && !l->recode &&
+           (l->choice.method == NIB_PTQ_SEARCH || nib__ptq_changes(l->choice.method));
+}
+
+size_t nib__methods_count(const work *w, nib_ptq_method method)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < w->model->net.site_count; i++) {
+        const nib_quantize_layer *l = &w->layers[i];
+        count += nib__layer_is_quantized(l) && !l->recode && l->choice.method == method;
+    }
+    return count;
+}
+
+static size_t count_searched(const work *w)
+{
+    return nib__methods_count(w, NIB_PTQ_SEARCH) + nib__methods_count(w, NIB_PTQ_AWQ) +
+           nib__methods_count(w, NIB_PTQ_SMOOTH) + nib__methods_count(w, NIB_PTQ_ROTATE);
+}
+
+/* Whether a layer becomes blocks whose scales only the CPU chooses. */
+static bool has_cpu_blocks(const work *w)
+{
+    for (size_t i = 0; i < w->model->net.site_count; i++)
+        if (nib__layer_is_quantized(&w->layers[i]) && !w->layers[i].recode &&
+            nib__scheme_is_gguf_block(&w->layers[i].choice.scheme))
+            return true;
+    return false;
+}
+
+nib_ptq_method nib__methods_on_device(const work *w)
+{
+    for (int m = NIB_PTQ_COUNT - 1; m > NIB_PTQ_RTN; m--)
+        if (nib__methods_count(w, (nib_ptq_method)m) > 0)
+            return (nib_ptq_method)m;
+    return has_cpu_blocks(w) ? NIB_PTQ_SEARCH : NIB_PTQ_RTN;
+}
+
+/* Notes the searched layers of which `source` says nothing. */
+static void note_unseen(work *w, const char *source)
+{
+    const nib_quantize_layer *first = NULL;
+    size_t unseen = 0;
+    char a[NIB_SHOWN];
+    for (size_t i = w->model->net.site_count; i-- > 0;)
+        if (is_searched(&w->layers[i]) && w->layers[i].role != NIB_ROLE_EMBED &&
+            w->layers[i].importance == NULL) {
+            first = &w->layers[i];
+            unseen++;
+        }
+    if (unseen > 0)
+        nib__ledger_add_note(&w->ledger, "method",
+                             "search: %s has no inputs of %zu layers, so all their inputs count "
+                             "the same: %s%s",
+                             source, unseen, nib__escape_string(a, first->name),
+                             unseen > 1 ? ", ..." : "");
+}
+
+/* Takes what the layers need from the calibration. */
+static nib_status use_stats(work *w, const nib_input_stats *stats, nib_err *err)
+{
+    for (size_t i = 0; i < w->model->net.site_count; i++) {
+        nib_quantize_layer *l = &w->layers[i];
+        if (is_static(&l->choice))
+            nib__compute_static_scale(&l->act_scale, &l->act_zero, &l->choice.scheme,
+                                      stats[i].range);
+        if (stats[i].squares != NULL)
+            NIB_TRY(nib__importance(&l->importance, stats[i].squares, w->model->net.sites[i].k,
+                                    &w->arena, err));
+    }
+    return NIB_OK;
+}
+
+/* What nib__text_parts is asked for. */
+static int64_t asked_held_out(const work *w)
+{
+    return w->examiner != NULL ? w->examiner->held_out : NIB_HELD_OUT_DEFAULT;
+}
+
+/* Whether the end of the text is to check what rotate does to a layer. */
+static bool is_compared(const work *w, size_t site)
+{
+    return nib__rotate_is_turned(&w->layers[site]) && asked_held_out(w) != 0;
+}
+
+/* Runs the model over the calibration text. */
+static nib_status run_calibration(work *w, const char *text, nib_err *err)
+{
+    const nib_network *net = &w->model->net;
+    const bool wants_squares = w->options->imatrix == NULL && count_searched(w) > 0;
+    nib_calibration ran = {.held_out = asked_held_out(w)};
+    nib_input_stats *stats = nib__arena_take(&w->arena, net->site_count, sizeof *stats);
+    if (stats == NULL)
+        return nib__fail_memory(err, net->site_count * sizeof *stats, "the calibration");
+    w->stats = stats;
+    for (size_t i = 0; i < net->site_count; i++) {
+        const uint64_t k = (uint64_t)net->sites[i].k;
+        const nib_choice *choice = &w->layers[i].choice;
+        const bool wants_extremes =
+            nib__fold_is_scaled(&w->layers[i]) &&
+            (choice->method == NIB_PTQ_SMOOTH || choice->scheme.act == NIB_ACT_I8_STATIC);
+        stats[i].turn = w->layers[i].turn;
+        if (!is_searched(&w->layers[i]) || w->layers[i].role == NIB_ROLE_EMBED)
+            continue;
+        if (wants_squares)
+            stats[i].squares = nib__arena_take(&w->arena, k, sizeof(double));
+        if (wants_extremes)
+            stats[i].extremes = nib__arena_take(&w->arena, 2 * k, sizeof(float));
+        stats[i].in_parts = nib__fold_is_scaled(&w->layers[i]) || is_compared(w, i);
+        if ((wants_squares && !stats[i].squares) || (wants_extremes && !stats[i].extremes))
+            return nib__fail_memory(err, k * sizeof(double), "the calibration");
+    }
+    NIB_TRY(nib__calibrate(stats, &ran, w->model, w->options->request, text, err));
+    NIB_TRY(use_stats(w, stats, err));
+    if (wants_squares)
+        note_unseen(w, "the calibration text");
+    return NIB_OK;
+}
+
+static nib_status read_imatrix(work *w, const nib_imatrix *m, nib_err *err)
+{
+    const nib_network *net = &w->model->net;
+    const char *arch = nib__family_of(&net->config)->gguf;
+    size_t used = 0;
+    char a[NIB_SHOWN];
+    for (size_t i = 0; i < net->site_count; i++) {
+        nib_quantize_layer *l = &w->layers[i];
+        const int64_t k = net->sites[i].k;
+        bool found;
+        if (!is_searched(l) || l->role == NIB_ROLE_EMBED)
+            continue;
+        double *squares = nib__arena_take(&w->arena, (uint64_t)k, sizeof *squares);
+        if (squares == NULL)
+            return nib__fail_memory(err, (uint64_t)k * sizeof *squares, "an imatrix");
+        NIB_TRY(nib__imatrix_read(squares, &found, m, arch, l->name, k, err));
+        if (found)
+            NIB_TRY(nib__importance(&l->importance, squares, k, &w->arena, err));
+        used += found;
+    }
+    if (used == 0)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: none of its %zu entries is of a layer that is searched",
+                         nib__escape_string(a, w->options->imatrix), nib__imatrix_count(m));
+    note_unseen(w, "the imatrix");
+    return NIB_OK;
+}
+
+static nib_status use_imatrix(work *w, nib_err *err)
+{
+    nib_imatrix *m;
+    NIB_TRY(nib__imatrix_open(&m, w->options->imatrix, &w->model->engine->allocator, err));
+    const nib_status status = read_imatrix(w, m, err);
+    nib__imatrix_close(m);
+    return status;
+}
+
+/* Codes that an examiner sees: in its order, and in a store of their own, whose old content is
+ * removed, because codes that lie on the disk prove nothing. */
+static nib_status use_new_store(work *w, nib_err *err)
+{
+    const char *other;
+    w->gptq.ascending = w->examiner->ascending;
+    w->gptq.out = nib__ledger_text(&w->ledger, "%s.verify", w->out);
+    if (w->gptq.out == NULL)
+        return nib__fail_memory(err, strlen(w->out), "a path");
+    NIB_TRY(nib__gptq_store_open(&w->gptq.store, w->gptq.out, "codes: none\n", 1, &other,
+                                 &w->model->engine->allocator, err));
+    const nib_status status = nib__gptq_store_remove(w->gptq.store, err);
+    w->gptq.store = NULL;
+    return status;
+}
+
+/* Runs the method gptq. Layers without inputs on the text are searched. */
+static nib_status run_gptq(work *w, const char *text, nib_err *err)
+{
+    const nib_quantize_layer *first = NULL;
+    size_t unseen = 0;
+    char a[NIB_SHOWN];
+    w->gptq.layers = w->layers;
+    w->gptq.request = w->options->request;
+    w->gptq.text = text;
+    w->gptq.out = w->out;
+    w->gptq.ledger = &w->ledger;
+    w->gptq.arena = &w->arena;
+    w->gptq.orders = w->asked.orders;
+    if (w->examiner != NULL)
+        NIB_TRY(use_new_store(w, err));
+    NIB_TRY(nib__gptq(&w->gptq, w->model, err));
+    for (size_t i = w->model->net.site_count; i-- > 0;) {
+        nib_quantize_layer *l = &w->layers[i];
+        if (!nib__ptq_sweeps(l->choice.method) || !nib__layer_is_quantized(l))
+            continue;
+        if (w->gptq.keeps_rounding) {
+            l->choice.method = NIB_PTQ_RTN;
+            l->codes = NULL;
+        }
+        if (w->gptq.keeps_rounding || l->codes != NULL)
+            continue;
+        l->choice.method = NIB_PTQ_SEARCH;
+        first = l;
+        unseen++;
+    }
+    if (unseen > 0)
+        nib__ledger_add_note(&w->ledger, "method",
+                             "%s: %zu layers have no inputs on the text, so only their scales "
+                             "are searched: %s%s",
+                             w->gptq.name, unseen, nib__escape_string(a, first->name),
+                             unseen > 1 ? ", ..." : "");
+    return NIB_OK;
+}
+
+/* Runs the methods awq and smooth. */
+static nib_status run_scales(work *w, nib_err *err)
+{
+    w->scales = (nib_scaling){.layers = w->layers,
+                              .stats = w->stats,
+                              .options = w->options,
+                              .held_out = asked_held_out(w),
+                              .ledger = &w->ledger,
+                              .arena = &w->arena};
+    NIB_TRY(nib__scales(&w->scales, w->model, err));
+    w->asked.held_out = w->scales.held_out;
+    return NIB_OK;
+}
+
+/* Runs the method rotate, as far as it needs no text. */
+static nib_status run_rotate(work *w, nib_err *err)
+{
+    const size_t count = w->model->net.site_count;
+    w->unrotated = nib__arena_take(&w->arena, count, sizeof *w->unrotated);
+    if (w->unrotated == NULL)
+        return nib__fail_memory(err, count * sizeof *w->unrotated, "the layers");
+    memcpy(w->unrotated, w->layers, count * sizeof *w->layers);
+    w->rotating = (nib_rotating){.layers = w->layers,
+                                 .options = w->options,
+                                 .seed = w->examiner != NULL ? w->examiner->seed : NIB_ROTATE_SEED,
+                                 .held_out = asked_held_out(w),
+                                 .ledger = &w->ledger,
+                                 .arena = &w->arena};
+    NIB_TRY(nib__rotate(&w->rotating, w->model, err));
+    for (size_t i = 0; i < count; i++)
+        if (w->layers[i].turn != NULL && !nib__layer_is_quantized(&w->layers[i]))
+            nib__layer_keep(&w->layers[i], &w->model->net.sites[i].stored);
+    w->asked.has_seed = true;
+    w->asked.seed = w->rotating.seed;
+    return w->options->dry_run ? NIB_OK : nib__rotate_check(&w->rotating, w->model, err);
+}
+
+/* Rounds the layers of the method, and keeps the others, as if nothing had been rotated. */
+static void undo_rotate(work *w)
+{
+    for (size_t i = 0; i < w->model->net.site_count; i++) {
+        nib_quantize_layer *l = &w->layers[i];
+        const bool is_rotated = nib__rotate_is_turned(l);
+        if (!is_rotated && l->turn == NULL)
+            continue;
+        *l = w->unrotated[i];
+        if (is_rotated)
+            l->choice.method = NIB_PTQ_RTN;
+        if (is_rotated && is_static(&l->choice))
+            nib__compute_static_scale(&l->act_scale, &l->act_zero, &l->choice.scheme,
+                                      w->stats[i].stored_range);
+    }
+    w->rotating.vector_count = 0;
+}
+
+/* Compares the rotated model with rounding, on the text if there is one, and says what is done. */
+static nib_status finish_rotate(work *w, nib_err *err)
+{
+    const bool has_text = w->options->calibrate != NULL, is_dry = w->options->dry_run;
+    w->rotating.stats = w->stats;
+    if (has_text && !is_dry && w->rotating.held_out != 0) {
+        NIB_TRY(nib__rotate_compare(&w->rotating, w->model, err));
+        w->asked.held_out = w->rotating.held_out;
+    }
+    if (w->rotating.keeps_rounding)
+        undo_rotate(w);
+    else
+        nib__rotate_note(&w->rotating, w->model);
+    if (!has_text)
+        nib__ledger_add_note(&w->ledger, "method",
+                             "rotate: without a text the whole model is not compared with "
+                             "rounding; with --calibrate TEXT it is, and rounding is kept if it is "
+                             "better");
+    return NIB_OK;
+}
+
+void nib__methods_vectors(const work *w, nib_quantize_job *job)
+{
+    const bool is_rotated = w->rotating.vectors != NULL; /* it does not mix with scales */
+    job->vectors = is_rotated ? w->rotating.vectors : w->scales.vectors;
+    job->vector_count = is_rotated ? w->rotating.vector_count : w->scales.vector_count;
+}
+
+void nib__methods_finish(work *w)
+{
+    nib_err err;
+    if (w->gptq.resumed.size != 0)
+        nib__ledger_add_note(&w->ledger, "method", "%s", w->gptq.resumed.at);
+    if (w->gptq.store != NULL)
+        nib__ledger_add_note(
+            &w->ledger, "method", "%s: %.3g multiply-adds, predicted to take %.1f s, took %.1f s",
+            w->gptq.name, w->gptq.multiply_adds, w->gptq.predicted_s, w->gptq.seconds);
+    if (nib__gptq_store_remove(w->gptq.store, &err) != NIB_OK)
+        nib__ledger_add_note(&w->ledger, "method", "%s: its codes are still on the disk: %s",
+                             w->gptq.name, err.text);
+    w->gptq.store = NULL;
+    nib__scales_note(&w->scales);
+}
+
+nib_status nib__methods_run(work *w, nib_err *err)
+{
+    const char *text = w->options->calibrate, *imatrix = w->options->imatrix;
+    const bool is_static = nib__recipe_needs_calibration(w->recipe);
+    const size_t smooth = nib__methods_count(w, NIB_PTQ_SMOOTH),
+                 scaled = nib__methods_count(w, NIB_PTQ_AWQ) + smooth,
+                 qronos = nib__methods_count(w, NIB_PTQ_QRONOS),
+                 learned = nib__methods_count(w, NIB_PTQ_LEARN),
+                 coded = nib__methods_count(w, NIB_PTQ_GPTQ) + qronos + learned,
+                 searched = count_searched(w);
+    const nib_ptq_method coding = learned > 0  ? NIB_PTQ_LEARN
+                                  : qronos > 0 ? NIB_PTQ_QRONOS
+                                               : NIB_PTQ_GPTQ;
+    if (coded > 0 && !text)
+        return nib__fail(err, NIB_USAGE,
+                         "the method %s needs a text to calibrate with; give --calibrate TEXT",
+                         nib__ptq_names[coding]);
+    if (imatrix && searched == 0)
+        return nib__fail(err, NIB_USAGE,
+                         "--imatrix %s has no effect: no layer is quantized by --method search",
+                         imatrix);
+    if (imatrix && nib__methods_count(w, NIB_PTQ_ROTATE) > 0)
+        return nib__fail(err, NIB_USAGE,
+                         "--imatrix %s has no effect: the method rotate mixes the inputs, and an "
+                         "imatrix has the squares of each as stored; give --calibrate TEXT",
+                         imatrix);
+    const bool uses_text = is_static || coded + scaled > 0 || (searched > 0 && !imatrix);
+    if (text && !uses_text && w->mixed == NULL)
+        return nib__fail(err, NIB_USAGE,
+                         "--calibrate %s has no effect: the recipe has no static activation "
+                         "scales, and no method that %s",
+                         text, imatrix ? "uses a text, as there is an --imatrix" : "uses a text");
+    if (searched > 0 && !text && !imatrix)
+        nib__ledger_add_note(&w->ledger, "method",
+                             "search: all inputs count the same; with --calibrate TEXT each counts "
+                             "by the mean of its squares");
+    if (is_static && !text)
+        return nib__fail(
+            err, NIB_USAGE,
+            "the recipe has static activation scales; give a text to calibrate them with "
+            "--calibrate TEXT");
+    NIB_TRY(nib__scales_check(w->layers, w->model->net.site_count, text, err));
+    if (!w->options->dry_run)
+        NIB_TRY(nib__asked_inputs(&w->asked, uses_text ? text : NULL, imatrix,
+                                  w->model->tokenizer_path, &w->arena, err));
+    const size_t rotated = nib__methods_count(w, NIB_PTQ_ROTATE);
+    if (rotated > 0)
+        NIB_TRY(run_rotate(w, err));
+    if (imatrix)
+        NIB_TRY(use_imatrix(w, err));
+    if (text && w->options->dry_run && nib__path_kind(text) != NIB_PATH_FILE)
+        return nib__fail(err, NIB_IO, "%s: file not found", text);
+    if (!text || w->options->dry_run) /* sizes and ledger do not depend on the text */
+        return rotated > 0 ? finish_rotate(w, err) : NIB_OK;
+    if (is_static || smooth > 0 || (searched > 0 && !imatrix))
+        NIB_TRY(run_calibration(w, text, err));
+    if (rotated > 0)
+        NIB_TRY(finish_rotate(w, err));
+    if (scaled > 0)
+        NIB_TRY(run_scales(w, err));
+    return coded > 0 ? run_gptq(w, text, err) : NIB_OK;
+}
