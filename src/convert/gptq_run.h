@@ -87,6 +87,16 @@ typedef struct nib_gptq_run {
 /* Reads the text, opens a plan of the model as stored, and calls run with it. */
 typedef nib_status (*nib_gptq_job)(void *ctx, const nib_plan *plan, nib_err *err);
 nib_status nib__gptq_with_text(nib_gptq_run *g, nib_gptq_job run, void *ctx, nib_err *err);
+/* What a run keeps in its store. */
+typedef struct nib_gptq_saved {
+    size_t parts, layers; /* of the store; of these the layers that a note counts */
+    bool (*is_saved)(const nib_gptq_run *run, size_t site); /* its recipe is part of the key */
+    const char *noun, *done;                                /* "codes", "coded": for notes */
+    const char *key; /* more lines "name: value" of the key; NULL: none */
+} nib_gptq_saved;
+/* Opens run->store beside run->job->out, and writes what it holds into run->job->resumed. */
+nib_status nib__gptq_open_store(nib_gptq_run *run, const nib_gptq_saved *saved, nib_type dtype,
+                                nib_err *err);
 /* The sites of a decoder layer: [*begin, *end). */
 void nib__gptq_find_sites(const nib_gptq_run *run, int64_t layer, size_t *begin, size_t *end);
 /* Loads them as stored, and unloads them. */

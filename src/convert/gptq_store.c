@@ -18,8 +18,9 @@ typedef struct record {
     uint64_t scale_bytes, zero_bytes;
     double objective[2], damping;
     int64_t tokens;
+    int64_t candidate;
     float tensor_scale;
-    char unused[ALIGN * 2 - 9 * 8 - 4];
+    char unused[ALIGN * 2 - 10 * 8 - 4];
 } record;
 _Static_assert(sizeof(record) % ALIGN == 0, "records are padded");
 
@@ -266,7 +267,8 @@ bool nib__gptq_store_next(const nib_gptq_store *s, size_t i, uint64_t *offset, n
                             .scale_bytes = r.scale_bytes,
                             .zero_bytes = r.zero_bytes,
                             .damping = r.damping,
-                            .tokens = r.tokens};
+                            .tokens = r.tokens,
+                            .candidate = r.candidate};
     out->codes = (nib_codes){.codes = (int8_t *)(uintptr_t)codes,
                              .scales = (void *)(uintptr_t)scales,
                              .zeros = r.zero_bytes != 0 ? (void *)(uintptr_t)zeros : NULL,
@@ -314,6 +316,7 @@ nib_status nib__gptq_store_put(nib_gptq_store *s, const nib_gptq_codes *c, nib_e
                       .objective = {c->codes.objective[0], c->codes.objective[1]},
                       .damping = c->damping,
                       .tokens = c->tokens,
+                      .candidate = c->candidate,
                       .tensor_scale = c->codes.tensor_scale};
     NIB_TRY(write_padded(s, &r, sizeof r, err));
     NIB_TRY(write_padded(s, c->codes.codes, (uint64_t)c->n * (uint64_t)c->k, err));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Codes of the method gptq on disk, in a directory beside OUT, until OUT is complete: a file `key`
- * with what the codes depend on, and a file for each part, which appears whole or not at all. Parts
- * are the decoder layers, then the output layer. A killed run leaves the parts that it finished,
- * and the next one with the same key continues after them.
+ * Codes of the method gptq on disk, or the choices of awq and smooth, in a directory beside OUT,
+ * until OUT is complete: a file `key` with what they depend on, and a file for each part, which
+ * appears whole or not at all. Parts are the decoder layers, then for codes the output layer. A
+ * killed run leaves the parts that it finished, and the next one with the same key continues after
+ * them.
  *
  * A part: 16 bytes of magic and format, then for each weight a record, its codes, scales and zeros,
  * each of them padded to 64 bytes; at the end the XXH3-128 of everything before. In the byte order
@@ -25,6 +26,7 @@ typedef struct nib_gptq_codes {
     nib_codes codes;                  /* in memory, or in the map of a part */
     double damping;                   /* share of H's mean diagonal that was added */
     int64_t tokens;                   /* that the layer saw */
+    int64_t candidate; /* of the methods that scale inputs, which store no codes; else 0 */
 } nib_gptq_codes;
 
 /* Opens the store of `out`: "OUT.codes". key: lines "name: value". If the directory holds codes for

@@ -238,9 +238,11 @@ static nib_status run_scales(work *w, nib_err *err)
     w->scales = (nib_scaling){.layers = w->layers,
                               .stats = w->stats,
                               .options = w->options,
+                              .out = w->examiner == NULL ? w->out : NULL,
                               .held_out = asked_held_out(w),
                               .ledger = &w->ledger,
-                              .arena = &w->arena};
+                              .arena = &w->arena,
+                              .resumed = w->scales.resumed};
     NIB_TRY(nib__scales(&w->scales, w->model, err));
     w->asked.held_out = w->scales.held_out;
     return NIB_OK;
@@ -315,20 +317,28 @@ void nib__methods_vectors(const work *w, nib_quantize_job *job)
     job->vector_count = is_rotated ? w->rotating.vector_count : w->scales.vector_count;
 }
 
-void nib__methods_finish(work *w)
+/* Removes the store of a run, and notes what an earlier one left there. */
+static void finish_store(work *w, const char *name, const char *held, const nib_text *resumed,
+                         nib_gptq_store **store)
 {
     nib_err err;
-    if (w->gptq.resumed.size != 0)
-        nib__ledger_add_note(&w->ledger, "method", "%s", w->gptq.resumed.at);
+    if (resumed->size != 0)
+        nib__ledger_add_note(&w->ledger, "method", "%s", resumed->at);
+    if (nib__gptq_store_remove(*store, &err) != NIB_OK)
+        nib__ledger_add_note(&w->ledger, "method", "%s: its %s are still on the disk: %s", name,
+                             held, err.text);
+    *store = NULL;
+}
+
+void nib__methods_finish(work *w)
+{
     if (w->gptq.store != NULL)
         nib__ledger_add_note(
             &w->ledger, "method", "%s: %.3g multiply-adds, predicted to take %.1f s, took %.1f s",
             w->gptq.name, w->gptq.multiply_adds, w->gptq.predicted_s, w->gptq.seconds);
-    if (nib__gptq_store_remove(w->gptq.store, &err) != NIB_OK)
-        nib__ledger_add_note(&w->ledger, "method", "%s: its codes are still on the disk: %s",
-                             w->gptq.name, err.text);
-    w->gptq.store = NULL;
+    finish_store(w, w->gptq.name, "codes", &w->gptq.resumed, &w->gptq.store);
     nib__scales_note(&w->scales);
+    finish_store(w, w->scales.name, "scales", &w->scales.resumed, &w->scales.store);
 }
 
 nib_status nib__methods_run(work *w, nib_err *err)

@@ -337,6 +337,7 @@ static void work_open(work *w, nib_model *model, const nib_examiner *examiner)
     nib__text_init(&w->config, &model->engine->allocator);
     nib__gguf_head_init(&w->head, &model->engine->allocator);
     nib__text_init(&w->gptq.resumed, &model->engine->allocator);
+    nib__text_init(&w->scales.resumed, &model->engine->allocator);
 }
 
 static void work_close(work *w)
@@ -346,7 +347,9 @@ static void work_close(work *w)
     else
         nib__gptq_store_close(w->gptq.store);
     nib__mixed_close(w->mixed);
+    nib__gptq_store_close(w->scales.store);
     nib__text_free(&w->gptq.resumed);
+    nib__text_free(&w->scales.resumed);
     nib_plan_close(w->plan);
     nib__ledger_free(&w->ledger);
     nib__text_free(&w->config);

@@ -68,22 +68,54 @@ static nib_status measure_candidate(nib_scales_run *w, size_t layer, int candida
     return status;
 }
 
-static nib_status scale_group(nib_scales_run *w, size_t layer, nib_err *err)
+static nib_status choose(nib_scales_run *w, size_t layer, nib_scales_choice *out, nib_err *err)
 {
-    double lost[2] = {0, 0};
-    int best = 0;
-    NIB_TRY(nib__scales_weigh(w, err));
+    const nib_fold_group *f = w->group;
+    const double codes = nib__scales_code_cost(w, f->sites, (size_t)f->count);
+    *out = (nib_scales_choice){.site = f->sites[0]};
     for (int i = 0; i < NIB_SCALES_CANDIDATES; i++) {
         double one = 0;
         NIB_TRY(measure_candidate(w, layer, i, &one, err));
+        NIB_TRY(nib__gptq_count(&w->g, codes, err));
         if (i == 0)
-            lost[0] = lost[1] = one;
-        else if (one < lost[1]) {
-            lost[1] = one;
-            best = i;
+            out->lost[0] = out->lost[1] = one;
+        else if (one < out->lost[1]) {
+            out->lost[1] = one;
+            out->candidate = i;
         }
     }
-    return nib__scales_keep(w, best, lost, err);
+    return NIB_OK;
+}
+
+/* Scales the groups of a layer, by the choices of an earlier run if there are some, and otherwise
+ * stores those of this one. */
+static nib_status scale_groups(nib_scales_run *w, size_t layer, nib_fold_group *groups,
+                               size_t count, nib_arena *arena, nib_err *err)
+{
+    nib_scales_choice *choices = NULL;
+    size_t stored = 0, done = 0;
+    NIB_TRY(nib__scales_stored(&choices, &stored, w, layer, arena, err));
+    const bool is_stored = choices != NULL;
+    if (!is_stored)
+        choices = nib__arena_take(arena, count + 1, sizeof *choices);
+    if (choices == NULL)
+        return nib__fail_memory(err, count * sizeof *choices, "the scales of a layer");
+    for (size_t i = 0; i < count; i++) {
+        w->group = &groups[i];
+        if (nib__scales_refuse(w, &groups[i]) != NULL)
+            continue;
+        NIB_TRY(nib__scales_weigh(w, err));
+        if (!is_stored)
+            NIB_TRY(choose(w, layer, &choices[done], err));
+        else if (done >= stored || choices[done].site != groups[i].sites[0] ||
+                 choices[done].candidate < 0 || choices[done].candidate >= NIB_SCALES_CANDIDATES)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: part %zu holds scales of another model; remove the directory",
+                             nib__gptq_store_path(w->g.store), layer);
+        NIB_TRY(nib__scales_keep(w, choices[done].candidate, choices[done].lost, err));
+        done++;
+    }
+    return is_stored ? NIB_OK : nib__scales_store(w, layer, choices, done, err);
 }
 
 /* ---- notes ---- */
@@ -142,20 +174,6 @@ static void note_static(const nib_scales_run *w)
 
 /* ---- the layers ---- */
 
-/* Why a group keeps its inputs, beyond what the graph says; NULL: it need not. */
-static const char *check_group(const nib_scales_run *w, const nib_fold_group *f)
-{
-    const nib_network *net = &w->g.model->net;
-    if (f->why != NULL)
-        return f->why;
-    if (w->job->layers[f->sites[0]].importance == NULL)
-        return "they are 0 on the text";
-    if (f->before != SIZE_MAX && net->sites[f->before].weight.bias != NULL &&
-        w->job->options->request->bias != NULL)
-        return "the bias of the linear layer before it becomes codes";
-    return NULL;
-}
-
 static nib_status scale_layer(nib_scales_run *w, size_t layer, const char **why, nib_err *err)
 {
     nib_gptq_run *g = &w->g;
@@ -164,7 +182,7 @@ static nib_status scale_layer(nib_scales_run *w, size_t layer, const char **why,
     size_t begin, end, count;
     float *target = w->chosen.state;
     nib__gptq_find_sites(g, (int64_t)layer, &begin, &end);
-    nib__gptq_cost_of(&g->cost, g, begin, end);
+    nib__scales_cost_of(&g->cost, w, (int64_t)layer, begin, end);
     NIB_TRY(nib__gptq_load_sites(g, begin, end, err));
     memcpy(w->target, w->chosen.state, (size_t)(w->chosen.count * g->width) * sizeof *w->target);
     const nib_gptq_stream stored = {w->target, w->chosen.count, w->chosen.first};
@@ -172,15 +190,12 @@ static nib_status scale_layer(nib_scales_run *w, size_t layer, const char **why,
     nib__arena_init(&arena, &g->model->engine->allocator, 0);
     nib_status status = nib__fold_groups(&groups, &count, &g->model->net, (int64_t)layer,
                                          w->job->layers, &arena, err);
-    for (size_t i = 0; i < count && status == NIB_OK; i++) {
-        const char *reason = check_group(w, &groups[i]);
+    for (size_t i = 0; i < count && status == NIB_OK; i++)
         for (int j = 0; j < groups[i].count; j++)
             if (nib__fold_is_scaled(&w->job->layers[groups[i].sites[j]]))
-                why[groups[i].sites[j]] = reason;
-        w->group = &groups[i];
-        if (reason == NULL)
-            status = scale_group(w, layer, err);
-    }
+                why[groups[i].sites[j]] = nib__scales_refuse(w, &groups[i]);
+    if (status == NIB_OK)
+        status = scale_groups(w, layer, groups, count, &arena, err);
     nib__arena_free(&arena);
     if (status == NIB_OK && w->job->held_out != 0)
         status = nib__coded_check_layer(&w->coded, layer, begin, end, err);
@@ -188,34 +203,6 @@ static nib_status scale_layer(nib_scales_run *w, size_t layer, const char **why,
     w->chosen.state = w->target;
     w->target = target;
     return status;
-}
-
-/* Multiply-adds of the layers, attention aside. */
-static nib_status count_all(nib_scales_run *w, nib_err *err)
-{
-    enum { KINDS = NIB_GPTQ_KINDS };
-    nib_gptq_run *g = &w->g;
-    nib_gptq_cost cost;
-    for (int64_t l = 0; l < g->model->net.config.layers; l++) {
-        nib_fold_group *groups;
-        nib_arena arena;
-        size_t begin, end, count, scaled = 0;
-        nib__arena_init(&arena, &g->model->engine->allocator, 0);
-        const nib_status status =
-            nib__fold_groups(&groups, &count, &g->model->net, l, w->job->layers, &arena, err);
-        for (size_t i = 0; i < count && status == NIB_OK; i++)
-            scaled += check_group(w, &groups[i]) == NULL;
-        nib__arena_free(&arena);
-        NIB_TRY(status);
-        nib__gptq_find_sites(g, l, &begin, &end);
-        nib__gptq_cost_of(&cost, g, begin, end);
-        g->total +=
-            cost.pass * ((double)w->chosen.count * (double)(1 + scaled * NIB_SCALES_CANDIDATES) +
-                         KINDS * (double)w->job->held_out);
-    }
-    nib__gptq_cost_of(&cost, g, g->model->net.site_count - 1, g->model->net.site_count);
-    g->total += cost.pass * KINDS * (double)w->job->held_out;
-    return NIB_OK;
 }
 
 static nib_status scale_layers(nib_scales_run *w, const char **why, nib_err *err)
@@ -226,7 +213,7 @@ static nib_status scale_layers(nib_scales_run *w, const char **why, nib_err *err
         if (nib__fold_is_scaled(&w->job->layers[i]))
             why[i] = g->model->net.sites[i].experts > 1 ? "they are of experts"
                                                         : "they are outside of the decoder layers";
-    NIB_TRY(count_all(w, err));
+    NIB_TRY(nib__scales_cost(&g->total, w, err));
     NIB_TRY(nib__gptq_predict(g, err));
     for (int64_t l = 0; l < g->model->net.config.layers; l++)
         NIB_TRY(scale_layer(w, (size_t)l, why, err));
@@ -287,6 +274,8 @@ static nib_status run_model(void *ctx, const nib_plan *plan, nib_err *err)
     nib_status status = why != NULL ? allocate(w, plan, &arena, err)
                                     : nib__fail_memory(err, sizeof *why, "the scales of inputs");
     if (status == NIB_OK)
+        status = nib__scales_open_store(w, plan, err);
+    if (status == NIB_OK)
         status = scale_layers(w, why, err);
     nib__arena_free(&arena);
     nib__runner_close(&g->runner);
@@ -315,8 +304,10 @@ nib_status nib__scales(nib_scaling *job, nib_model *model, nib_err *err)
                    .layers = job->layers,
                    .request = job->options->request,
                    .text = job->options->calibrate,
+                   .out = job->out,
                    .ledger = job->ledger,
-                   .arena = job->arena};
+                   .arena = job->arena,
+                   .resumed = job->resumed};
     nib_scales_run w = {.job = job, .g = {.job = &as, .model = model}};
     w.coded = (nib_coded_check){.g = &w.g, .layers = job->layers};
     if (nib__checkpoint_gguf(model->net.checkpoint) != NULL)
@@ -324,7 +315,10 @@ nib_status nib__scales(nib_scaling *job, nib_model *model, nib_err *err)
                          "the method %s changes norms, which are not those of the family in a "
                          "GGUF; `nibble convert` it to --format safetensors first",
                          job->name);
-    return nib__gptq_with_text(&w.g, run_model, &w, err);
+    const nib_status status = nib__gptq_with_text(&w.g, run_model, &w, err);
+    job->store = as.store;
+    job->resumed = as.resumed;
+    return status;
 }
 
 nib_status nib__scales_check(const nib_quantize_layer *layers, size_t count, const char *text,

@@ -9,6 +9,7 @@
 #define NIB_SCALES_H
 
 #include "convert.h"
+#include "gptq_store.h"
 #include "quantize.h"
 
 enum { NIB_SCALES_TOKENS = 4096 }; /* on which candidates are compared, at most */
@@ -21,6 +22,7 @@ typedef struct nib_scaling {
     const nib_input_stats *stats; /* [site_count] layers of smooth, and with static scales, have
                                      extremes */
     const nib_quantize_options *options; /* its text, and context of its request */
+    const char *out; /* beside it the choices of finished layers are stored; NULL: they are not */
     /* Asked: of nib__text_parts; 0: the first tokens choose, and none check the whole model, as
      * programs did whose receipts name none. Result: tokens that checked it. */
     int64_t held_out;
@@ -32,6 +34,8 @@ typedef struct nib_scaling {
     /* result: the model was worse than by rounding, and all layers of the methods are rounded */
     bool keeps_rounding;
     double multiply_adds, predicted_s, seconds; /* result: as nib_gptq */
+    nib_gptq_store *store; /* result, also of a failure: of `out`; NULL: none */
+    nib_text resumed;      /* initialized; result: what an earlier run left there */
 } nib_scaling;
 
 /* Whether the methods can do their layers, if there are any. text: to calibrate with; NULL: none,

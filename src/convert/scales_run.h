@@ -26,6 +26,30 @@ typedef struct nib_scales_run {
     size_t kept[3];         /* groups that rounding, no scales, and scales serve best */
 } nib_scales_run;
 
+/* The choice for a group, as the store has it. */
+typedef struct nib_scales_choice {
+    size_t site; /* the group's first */
+    int candidate;
+    double lost[2]; /* of rounding, and of the candidate */
+} nib_scales_choice;
+/* Opens the store of run->job->out, if there is one. */
+nib_status nib__scales_open_store(nib_scales_run *run, const nib_plan *plan, nib_err *err);
+/* Reads the choices of a layer, [*count] in the arena; NULL: none are stored. */
+nib_status nib__scales_stored(nib_scales_choice **out, size_t *count, const nib_scales_run *run,
+                              size_t layer, nib_arena *arena, nib_err *err);
+/* Stores those of a finished layer, if there is a store. */
+nib_status nib__scales_store(nib_scales_run *run, size_t layer, const nib_scales_choice *choices,
+                             size_t count, nib_err *err);
+
+/* Multiply-adds of the sites [begin, end) of a layer, with attention; of choosing the codes of a
+ * group once; and of what the run does. */
+void nib__scales_cost_of(nib_gptq_cost *out, const nib_scales_run *run, int64_t layer, size_t begin,
+                         size_t end);
+double nib__scales_code_cost(const nib_scales_run *run, const size_t *sites, size_t count);
+nib_status nib__scales_cost(double *out, nib_scales_run *run, nib_err *err);
+/* Why a group keeps its inputs, beyond what the graph says; NULL: it need not. */
+const char *nib__scales_refuse(const nib_scales_run *run, const nib_fold_group *group);
+
 /* Sets run->largest for the group. */
 nib_status nib__scales_weigh(nib_scales_run *run, nib_err *err);
 /* Fills the scales of a candidate, run->columns, and the norm that goes with them; 0 and 1 have

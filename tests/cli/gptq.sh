@@ -16,24 +16,6 @@ check 'both times' told 'note: gptq: [0-9.e+]* multiply-adds, predicted to take 
 check 'the bytes do not depend on the time' diff -r want r
 rm -rf r
 
-# killed FILE: starts the command, and kills it when FILE exists; its output is the folder q
-killed() {
-    "$NIBBLE" quantize m q "${options[@]}" --quiet >"$seen.out" 2>"$seen.err" &
-    local job=$!
-    while [ ! -e "$1" ] && kill -0 $job 2>"$seen.err"; do sleep 0.005; done
-    kill -KILL $job 2>"$seen.err"
-    wait $job 2>"$seen.err"
-    [ -e "$1" ]
-}
-
-# continues WHAT: the command ends with the wanted bytes, and leaves nothing else
-continues() {
-    nibble quantize m q "${options[@]}" --threads 1 >out 2>err
-    check "$1: the same bytes" diff -r want q
-    check "$1: the codes are removed" [ ! -e q.codes ]
-    rm -rf q
-}
-
 for layer in 0 2; do
     check "killed when layer $layer is stored" killed q.codes/layer-0000$layer
     check 'no output yet' [ ! -e q ]
