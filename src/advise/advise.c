@@ -96,7 +96,7 @@ static nib_status list_recipes(nib_advice *v, nib_err *err)
     const nib_scheme_base *base;
     for (size_t i = 0; own->count == 0 && (base = nib__scheme_base(i)) != NULL; i++)
         if (!nib__scheme_is_gguf_block(&base->scheme) && /* for GGUF, where k permits */
-            is_worth(v, base->name))
+            !nib__code_is_odd_int(base->scheme.code) && is_worth(v, base->name))
             NIB_TRY(add_recipe(v, base->name, err));
     for (size_t i = 0; own->count == 0 && i < COUNT(combinations); i++)
         if (is_worth(v, combinations[i]))

@@ -93,6 +93,22 @@ static const nib_layout_ops layouts[NIB_LAYOUT_COUNT] = {
     [NIB_LAYOUT_TINYGEMM_SCALAR] = {.codes = nib__tinygemm_cpu_codes, .bytes = nib__tinygemm_bytes},
 };
 
+nib_code_layout nib__code_layout(nib_code code)
+{
+    return nib__code_is_odd_int(code)  ? NIB_LAYOUT_WORDS
+           : nib__code_bits(code) == 4 ? NIB_LAYOUT_NIBBLE
+                                       : NIB_LAYOUT_BYTE;
+}
+
+int64_t nib__code_columns(nib_code code, int64_t k)
+{
+    switch (nib__code_layout(code)) {
+    case NIB_LAYOUT_WORDS: return nib__ceil_div(k * nib__code_bits(code), 32);
+    case NIB_LAYOUT_NIBBLE: return nib__ceil_div(k, 2);
+    default: return k;
+    }
+}
+
 nib_act nib__weight_act(const nib_weight *w)
 {
     return w->scheme.act != NIB_ACT_FLOAT ? w->scheme.act : layouts[w->layout].act;
@@ -328,8 +344,9 @@ bool nib__weight_is_plain(const nib_weight *w)
 {
     const bool by_rows = w->layout == NIB_LAYOUT_FLOAT || w->layout == NIB_LAYOUT_BYTE ||
                          w->layout == NIB_LAYOUT_NIBBLE;
-    return by_rows && w->rows == NULL && !w->scale_tiles && w->float_zeros == NIB_TYPE_NONE &&
-           w->scale_type != NIB_TYPE_F64 && w->zero_type != NIB_TYPE_F64;
+    return by_rows && !nib__code_is_odd_int(w->scheme.code) && w->rows == NULL && !w->scale_tiles &&
+           w->float_zeros == NIB_TYPE_NONE && w->scale_type != NIB_TYPE_F64 &&
+           w->zero_type != NIB_TYPE_F64;
 }
 
 uint64_t nib__weight_code_bytes(const nib_weight *w)

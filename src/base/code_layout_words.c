@@ -3,18 +3,15 @@
  * Layouts with codes in words of 32 bits, as compressed-tensors, GPTQ and AWQ pack them. A code u
  * of b bits and its zero point z are read as u - 2^(b-1) and z - 2^(b-1), which keeps u - z.
  *
- *   words  codes [n][ceil(k/c)], c = 32/b along k         zeros [ceil(n/c)][groups]
- *   GPTQ   codes [ceil(k/c)][n]                           zeros [groups][ceil(n/c)]
+ *   words  codes [n][ceil(k*b/32)] along k                zeros [ceil(n*b/32)][groups]
+ *   GPTQ   codes [ceil(k*b/32)][n]                        zeros [groups][ceil(n*b/32)]
  *   AWQ    codes [k][n/8], b = 4, columns interleaved     zeros [groups][n/8], interleaved alike
  */
 #include "code_layout.h"
 
 static int bits_of(const nib_weight *w) { return nib__code_bits(w->scheme.code); }
 
-/* log2 of the codes per word: dividing for every code would cost more than all other work. */
-static int word_shift(int bits) { return bits == 4 ? 3 : 2; }
-
-static int64_t words_for(int64_t count, int bits) { return nib__ceil_div(count, 32 / bits); }
+static int64_t words_for(int64_t count, int bits) { return nib__ceil_div(count * bits, 32); }
 
 static uint32_t load_word(const void *words, int64_t at)
 {
@@ -23,52 +20,82 @@ static uint32_t load_word(const void *words, int64_t at)
     return value;
 }
 
-/* The unsigned code of element i, in the word that holds it. */
-NIB_INLINE unsigned extract_code(uint32_t value, int64_t i, int bits)
+/* Whether no code of 1 to 8 bits begins in one word and ends in the next. */
+NIB_INLINE bool divides_word(int bits) { return (bits & (bits - 1)) == 0; }
+
+/* The unsigned code of element i of a line of words, which are `stride` words apart. */
+NIB_INLINE unsigned load_code(const void *words, int64_t stride, int64_t i, int bits)
 {
-    return bits == 4 ? value >> (i & 7) * 4 & 15 : value >> (i & 3) * 8 & 255;
+    const uint64_t bit = (uint64_t)i * (unsigned)bits;
+    const int64_t at = (int64_t)(bit / 32) * stride;
+    const unsigned first = bit % 32;
+    uint32_t code = load_word(words, at) >> first;
+    if (!divides_word(bits) && first + (unsigned)bits > 32)
+        code |= load_word(words, at + stride) << (32 - first);
+    return code & ((1U << bits) - 1);
 }
 
-NIB_INLINE int subtract_offset(unsigned code, int bits)
-{
-    return (int)code - (bits == 4 ? 8 : 128);
-}
+NIB_INLINE int subtract_offset(unsigned code, int bits) { return (int)code - (1 << (bits - 1)); }
 
 /* Reads the codes of columns k0 to k0 + count - 1. Along k, words are `stride` words apart. order:
  * the input of each stored column (act-order), or NULL if columns are inputs. */
 NIB_INLINE void read_words(const uint8_t *words, int64_t stride, const int32_t *order, int64_t k0,
                            int64_t count, int bits, int8_t *out)
 {
-    const int shift = word_shift(bits);
     int64_t j = 0;
-    if (order != NULL) {
-        for (; j < count; j++) {
-            const int64_t column = order[k0 + j];
-            const uint32_t value = load_word(words, (column >> shift) * stride);
-            out[j] = (int8_t)subtract_offset(extract_code(value, column, bits), bits);
+    while (order == NULL && divides_word(bits) && j < count) { /* each word is loaded once */
+        const int64_t bit = (k0 + j) * bits;
+        uint32_t codes = load_word(words, bit / 32 * stride) >> bit % 32;
+        for (int64_t left = nib__min(count - j, (32 - bit % 32) / bits); left > 0; left--, j++) {
+            out[j] = (int8_t)subtract_offset(codes & ((1U << bits) - 1), bits);
+            codes >>= bits;
         }
-        return;
     }
-    while (j < count) {
-        const uint32_t value = load_word(words, ((k0 + j) >> shift) * stride);
-        do {
-            out[j] = (int8_t)subtract_offset(extract_code(value, k0 + j, bits), bits);
-            j++;
-        } while (j < count && ((k0 + j) & ((1 << shift) - 1)) != 0);
+    for (; j < count; j++) {
+        const int64_t column = order != NULL ? order[k0 + j] : k0 + j;
+        out[j] = (int8_t)subtract_offset(load_code(words, stride, column, bits), bits);
     }
+}
+
+/* Reads codes of a row whose words lie together, eight at a time: they are `bits` whole bytes. */
+NIB_INLINE void read_row(const uint8_t *words, int64_t k0, int64_t count, int bits, int8_t *out)
+{
+    int64_t j = nib__min(count, (8 - k0 % 8) % 8);
+    read_words(words, 1, NULL, k0, j, bits, out);
+    for (; j + 8 <= count; j += 8) {
+        uint64_t codes = 0;
+        memcpy(&codes, words + (k0 + j) / 8 * bits, (size_t)bits);
+        for (int i = 0; i < 8; i++)
+            out[j + i] =
+                (int8_t)subtract_offset((unsigned)(codes >> i * bits) & ((1U << bits) - 1), bits);
+    }
+    read_words(words, 1, NULL, k0 + j, count - j, bits, out + j);
 }
 
 /* Passes constant bits, so that the inlined read_words is specialized. */
 static void read_codes(const nib_weight *w, const uint8_t *words, int64_t stride, int64_t k0,
                        int64_t count, int8_t *out)
 {
-    if (bits_of(w) == 4)
-        read_words(words, stride, w->order, k0, count, 4, out);
-    else
-        read_words(words, stride, w->order, k0, count, 8, out);
+    switch (bits_of(w)) {
+    case 4: read_words(words, stride, w->order, k0, count, 4, out); break;
+    case 8: read_words(words, stride, w->order, k0, count, 8, out); break;
+    default: read_words(words, stride, w->order, k0, count, bits_of(w), out); break;
+    }
 }
 
 /* ---- words along a row ---- */
+
+static void read_odd(const uint8_t *words, int64_t k0, int64_t count, int bits, int8_t *out)
+{
+    switch (bits) {
+    case 1: read_row(words, k0, count, 1, out); break;
+    case 2: read_row(words, k0, count, 2, out); break;
+    case 3: read_row(words, k0, count, 3, out); break;
+    case 5: read_row(words, k0, count, 5, out); break;
+    case 6: read_row(words, k0, count, 6, out); break;
+    default: read_row(words, k0, count, 7, out); break;
+    }
+}
 
 void nib__words_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count, int8_t *out)
 {
@@ -80,9 +107,11 @@ void nib__words_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t coun
         nib__unpack_i4(out, words, k0, count);
         for (int64_t j = 0; j < count; j++)
             out[j] = (int8_t)((out[j] & 15) - 8);
-    } else {
+    } else if (bits == 8) {
         for (int64_t j = 0; j < count; j++)
             out[j] = (int8_t)(words[k0 + j] - 128);
+    } else {
+        read_odd(words, k0, count, bits, out);
     }
 }
 
@@ -90,8 +119,8 @@ float nib__words_zero(const nib_weight *w, int64_t row, int64_t g)
 {
     const int bits = bits_of(w);
     const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
-    const uint32_t value = load_word(w->zeros, (row >> word_shift(bits)) * groups + g);
-    return (float)subtract_offset(extract_code(value, row, bits), bits);
+    return (float)subtract_offset(load_code((const uint8_t *)w->zeros + 4 * g, groups, row, bits),
+                                  bits);
 }
 
 uint64_t nib__words_row_bytes(const nib_weight *w)
@@ -108,8 +137,7 @@ void nib__gptq_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count
 
 static unsigned gptq_stored_zero(const nib_weight *w, int64_t row, int64_t g, int bits)
 {
-    return extract_code(load_word(w->zeros, g * words_for(w->n, bits) + (row >> word_shift(bits))),
-                        row, bits);
+    return load_code((const uint8_t *)w->zeros + 4 * g * words_for(w->n, bits), 1, row, bits);
 }
 
 float nib__gptq_zero(const nib_weight *w, int64_t row, int64_t g)
@@ -122,7 +150,7 @@ float nib__gptq_zero_less_one(const nib_weight *w, int64_t row, int64_t g)
 {
     const int bits = bits_of(w);
     const unsigned stored = gptq_stored_zero(w, row, g, bits);
-    return (float)subtract_offset((stored + 1) & (bits == 4 ? 15U : 255U), bits);
+    return (float)subtract_offset((stored + 1) & ((1U << bits) - 1), bits);
 }
 
 uint64_t nib__gptq_bytes(const nib_weight *w)
@@ -146,8 +174,9 @@ void nib__awq_codes(const nib_weight *w, int64_t row, int64_t k0, int64_t count,
 
 float nib__awq_zero(const nib_weight *w, int64_t row, int64_t g)
 {
-    const uint32_t value = load_word(w->zeros, g * (w->n / 8) + row / 8);
-    return (float)subtract_offset(extract_code(value, awq_nibbles[row % 8], 4), 4);
+    const int64_t at = g * (w->n / 8) + row / 8;
+    return (float)subtract_offset(
+        load_code((const uint8_t *)w->zeros + 4 * at, 1, awq_nibbles[row % 8], 4), 4);
 }
 
 uint64_t nib__awq_bytes(const nib_weight *w) { return 4 * (uint64_t)w->k * (uint64_t)(w->n / 8); }
@@ -160,14 +189,13 @@ bool nib__words_has_nonzero_zero_point(const nib_weight *w)
 {
     const int bits = bits_of(w);
     const bool less_one = w->layout == NIB_LAYOUT_GPTQ_LESS_ONE;
-    const uint32_t middle =
-        bits == 4 ? (less_one ? 0x77777777U : 0x88888888U) : (less_one ? 0x7f7f7f7fU : 0x80808080U);
+    const uint32_t middle = ((1U << (bits - 1)) - less_one) * (UINT32_MAX / ((1U << bits) - 1));
     const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
-    const int64_t count = words_for(w->n, bits) * groups;
+    const int64_t count = divides_word(bits) ? words_for(w->n, bits) * groups : 0;
     uint32_t other = 0;
     for (int64_t i = 0; i < count; i++)
         other |= load_word(w->zeros, i) ^ middle;
-    if (other == 0 || w->n % (32 / bits) == 0)
+    if (divides_word(bits) && (other == 0 || w->n % (32 / bits) == 0))
         return other != 0;
     for (int64_t g = 0; g < groups; g++)
         for (int64_t i = 0; i < w->n; i++)

@@ -118,6 +118,7 @@ const nib_ledger_code nib__ledger_codes[] = {
      "how many experts a token chooses, and the weights that steps read"},
     {NIB_LEDGER_NOTE, "files", "files beside the weights that are not copied to the output"},
     {NIB_LEDGER_NOTE, "for", "how the result will run on the machine of `--for`"},
+    {NIB_LEDGER_NOTE, "format", "the output's format stores codes in more bits than another would"},
     {NIB_LEDGER_NOTE, "host", "what stays on the host while a device trains"},
     {NIB_LEDGER_NOTE, "imatrix", "layers of which an importance matrix has few inputs or none"},
     {NIB_LEDGER_NOTE, "lookup", "prompt lookup drafts several tokens per step"},

@@ -29,17 +29,18 @@ enum {
     M_TINYGEMM = 1 << 12,
     M_BLOCK = 1 << 13,
     M_GGML = 1 << 14,
+    M_FLOATZERO = 1 << 15,
     M_SIZES = M_GROUP | M_ROW | M_TENSOR,
-    M_MAPPINGS = M_SYM | M_ASYM | M_INTZERO,
+    M_MAPPINGS = M_SYM | M_ASYM | M_INTZERO | M_FLOATZERO,
     M_ACTS = M_ACTSYM | M_ACTASYM,
     M_ROUNDINGS = M_RCEIL | M_FLOOR,
     M_FORMULAS = M_AO017 | M_TINYGEMM | M_GGML,
     M_DYNAMIC = M_ACTS | M_STATIC | M_AO017,
 };
 
-static const char *const modifiers[] = {"gN",      "row",    "tensor",   "sym",    "asym",
-                                        "intzero", "actsym", "actasym",  "static", "rceil",
-                                        "floor",   "ao017",  "tinygemm", "block",  "ggml"};
+static const char *const modifiers[] = {
+    "gN",     "row",   "tensor", "sym",   "asym",     "intzero", "actsym", "actasym",
+    "static", "rceil", "floor",  "ao017", "tinygemm", "block",   "ggml",   "floatzero"};
 
 /* At most one of each of these. */
 static const unsigned exclusive[] = {M_SIZES, M_MAPPINGS, M_ACTS, M_ROUNDINGS, M_FORMULAS};
@@ -49,10 +50,22 @@ static const unsigned exclusive[] = {M_SIZES, M_MAPPINGS, M_ACTS, M_ROUNDINGS, M
  * a token's result depend on its neighbours. Symmetric int4, int4 with integer zeros and every
  * grouped or asymmetric int8 weight follow torchao's Intx formulas, symmetric int8 rows and tensors
  * its Int8Tensor, int4 with a float zero its Int4Tensor (range of the group itself) or tinygemm.
- * Only int4wo has -intzero: the asymmetric mapping of the other bases has integer zeros anyway.
+ * Only int4wo has -intzero: the asymmetric mapping of the other bases has integer zeros anyway. The
+ * other widths have -floatzero instead, int4wo's formula in 2^b levels.
  *
  * In the formulas: amax, min and max are over a group, eps is the smallest normal number of the
  * weight's type (of f32 for activations), round is to nearest, ties to even. */
+/* Integers of b bits, codes from -`low` to `high`; `half`: low - 0.5. */
+#define INTX(b, low, high, half)                                                                   \
+    {                                                                                              \
+        .name = "int" #b "wo", .scheme = {.code = NIB_CODE_I##b, .group = 32, .symmetric = true},  \
+        .asym_zero = NIB_ZERO_INT,                                                                 \
+        .takes = M_GROUP | M_ROW | M_SYM | M_ASYM | M_FLOATZERO | M_AO017,                         \
+        .weights = "int" #b ", symmetric: s = max(amax/" #half                                     \
+                   ", eps), q = clamp(round(w*(1/s)), -" #low ", " #high "), w = q*s",             \
+        .activations = "float", .source = "torchao IntxWeightOnlyConfig"                           \
+    }
+
 static const nib_scheme_base bases[] = {
     {.name = "f32",
      .scheme = {.code = NIB_CODE_F32, .symmetric = true},
@@ -88,12 +101,18 @@ static const nib_scheme_base bases[] = {
     {.name = "int4wo",
      .scheme = {.code = NIB_CODE_I4, .group = 32, .zero = NIB_ZERO_FLOAT},
      .asym_zero = NIB_ZERO_FLOAT,
-     .takes = M_GROUP | M_ROW | M_MAPPINGS | M_FORMULAS,
+     .takes = M_GROUP | M_ROW | M_SYM | M_ASYM | M_INTZERO | M_FORMULAS,
      .weights = "int4, float zero: s = max(max-min, 1e-6)/15, z = min + 8*s, q = "
                 "clamp(round((w-min)/s), 0, "
                 "15) - 8, w = q*s + z",
      .activations = "float",
      .source = "torchao Int4WeightOnlyConfig"},
+    INTX(1, 1, 0, 0.5),
+    INTX(2, 2, 1, 1.5),
+    INTX(3, 4, 3, 3.5),
+    INTX(5, 16, 15, 15.5),
+    INTX(6, 32, 31, 31.5),
+    INTX(7, 64, 63, 63.5),
     {.name = "q2_k",
      .scheme =
          {.code = NIB_CODE_I4, .group = 16, .zero = NIB_ZERO_FLOAT, .formula = NIB_FORMULA_SUPER},
@@ -236,6 +255,9 @@ static const struct {
     [NIB_ELEMENT_BF16] = {NIB_TYPE_BF16, 16}, [NIB_ELEMENT_I8] = {NIB_TYPE_I8, 8},
     [NIB_ELEMENT_I4] = {NIB_TYPE_U8, 4},      [NIB_ELEMENT_E4M3] = {NIB_TYPE_E4M3, 8},
     [NIB_ELEMENT_E5M2] = {NIB_TYPE_E5M2, 8},  [NIB_ELEMENT_E2M1] = {NIB_TYPE_U8, 4},
+    [NIB_ELEMENT_I1] = {NIB_TYPE_I32, 1},     [NIB_ELEMENT_I2] = {NIB_TYPE_I32, 2},
+    [NIB_ELEMENT_I3] = {NIB_TYPE_I32, 3},     [NIB_ELEMENT_I5] = {NIB_TYPE_I32, 5},
+    [NIB_ELEMENT_I6] = {NIB_TYPE_I32, 6},     [NIB_ELEMENT_I7] = {NIB_TYPE_I32, 7},
 };
 
 int nib__code_bits(nib_code code) { return elements[nib__codes[code].element].bits; }
@@ -244,7 +266,16 @@ nib_type nib__code_type(nib_code code) { return elements[nib__codes[code].elemen
 bool nib__code_is_int(nib_code code)
 {
     const nib_element element = nib__codes[code].element;
-    return element == NIB_ELEMENT_I8 || element == NIB_ELEMENT_I4;
+    return element == NIB_ELEMENT_I8 || element == NIB_ELEMENT_I4 || element >= NIB_ELEMENT_I1;
+}
+
+bool nib__code_is_odd_int(nib_code code) { return nib__codes[code].element >= NIB_ELEMENT_I1; }
+
+nib_code nib__int_code(int64_t bits)
+{
+    static const nib_code codes[] = {NIB_CODE_I1, NIB_CODE_I2, NIB_CODE_I3, NIB_CODE_I4,
+                                     NIB_CODE_I5, NIB_CODE_I6, NIB_CODE_I7, NIB_CODE_I8};
+    return codes[bits - 1];
 }
 
 bool nib__code_is_f8(nib_code code)
@@ -382,7 +413,8 @@ const char *nib__scheme_name(char out[64], const nib_scheme *s)
     }
     append_size(&name, s, base);
     if (nib__code_is_int(s->code)) {
-        if (s->symmetric != base->scheme.symmetric)
+        const bool is_said = s->zero == NIB_ZERO_FLOAT && (base->takes & M_FLOATZERO) != 0;
+        if (s->symmetric != base->scheme.symmetric && !is_said)
             append(&name, s->symmetric ? "-sym" : "-asym");
         const nib_zero implied = s->symmetric ? NIB_ZERO_NONE : base->asym_zero;
         if (s->zero != implied)
@@ -503,7 +535,10 @@ static void apply_modifiers(nib_scheme *s, const nib_scheme_base *base, unsigned
         s->group = NIB_GROUP_TENSOR;
     if (given & M_MAPPINGS) {
         s->symmetric = (given & M_SYM) != 0;
-        s->zero = s->symmetric ? NIB_ZERO_NONE : given & M_INTZERO ? NIB_ZERO_INT : base->asym_zero;
+        s->zero = s->symmetric          ? NIB_ZERO_NONE
+                  : given & M_INTZERO   ? NIB_ZERO_INT
+                  : given & M_FLOATZERO ? NIB_ZERO_FLOAT
+                                        : base->asym_zero;
     }
     if (given & M_ACTS)
         s->act_symmetric = (given & M_ACTSYM) != 0;
@@ -538,9 +573,10 @@ static nib_status check_formula(const nib_scheme *s, const char *whole, nib_err 
     if (s->zero == NIB_ZERO_FLOAT)
         return nib__fail(
             err, NIB_USAGE,
-            "scheme \"%s\": -ao017 does not change int4 with a float zero, whose smallest scale is "
-            "the same in every torchao; leave it out, or add -sym or -intzero",
-            name);
+            "scheme \"%s\": -ao017 does not change %s with a float zero, whose smallest scale is "
+            "the same in every torchao; leave it out%s",
+            name, nib__codes[s->code].name,
+            s->code == NIB_CODE_I4 ? ", or add -sym or -intzero" : "");
     if (s->code == NIB_CODE_I8 && s->symmetric && s->group <= 0)
         return nib__fail(
             err, NIB_USAGE,

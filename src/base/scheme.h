@@ -19,6 +19,12 @@ typedef enum nib_element {
     NIB_ELEMENT_E4M3,
     NIB_ELEMENT_E5M2,
     NIB_ELEMENT_E2M1,
+    NIB_ELEMENT_I1, /* integers of other widths; no GPU kernel has them yet */
+    NIB_ELEMENT_I2,
+    NIB_ELEMENT_I3,
+    NIB_ELEMENT_I5,
+    NIB_ELEMENT_I6,
+    NIB_ELEMENT_I7,
 } nib_element;
 
 /* How weights are coded, one row per code. Measured machine files store the position of a row: add
@@ -35,7 +41,13 @@ typedef enum nib_element {
     X(E5M2, "e5m2", "e5m2", E5M2, 0, NONE)                                                         \
     X(MX8, "mx8", "mx8", E4M3, 32, E8M0)                                                           \
     X(MX4, "mx4", "mx4", E2M1, 32, E8M0)                                                           \
-    X(NV4, "nv4", "nv4", E2M1, 16, E4M3) /* and a scale of the whole tensor */
+    X(NV4, "nv4", "nv4", E2M1, 16, E4M3) /* and a scale of the whole tensor */                     \
+    X(I1, "i1", "int1", I1, 0, NONE)                                                               \
+    X(I2, "i2", "int2", I2, 0, NONE)                                                               \
+    X(I3, "i3", "int3", I3, 0, NONE)                                                               \
+    X(I5, "i5", "int5", I5, 0, NONE)                                                               \
+    X(I6, "i6", "int6", I6, 0, NONE)                                                               \
+    X(I7, "i7", "int7", I7, 0, NONE)
 
 #define X(id, key, name, element, group, scale) NIB_CODE_##id,
 typedef enum nib_code { NIB_CODES(X) NIB_CODE_COUNT } nib_code;
@@ -137,11 +149,17 @@ bool nib__scheme_is_gguf_block(const nib_scheme *s);
 bool nib__scheme_has_tensor_scale(const nib_scheme *s);
 nib_type nib__float_type(nib_code code); /* of a float code; NONE for others */
 nib_code nib__float_code(nib_type type); /* of f32, f16 and bf16; F32 for others */
-int nib__code_bits(nib_code code);       /* of one packed code: 4 to 32 */
-nib_type nib__code_type(nib_code code);  /* of one code in a plain array; U8 for 4-bit codes */
-bool nib__code_is_int(nib_code code);    /* I8, I4 */
-bool nib__code_is_f8(nib_code code);     /* E4M3, E5M2, MX8 */
-bool nib__code_is_mx(nib_code code);     /* a power of two per block: MX8, MX4 */
+int nib__code_bits(nib_code code);       /* of one packed code: 1 to 32 */
+/* Of one code in a plain array; U8 for 4-bit codes, I32 for codes that are packed in words. */
+nib_type nib__code_type(nib_code code);
+bool nib__code_is_int(nib_code code); /* I1 to I8: -2^(b-1) to 2^(b-1) - 1 */
+/* The largest integer code, 2^(b-1) - 1; the lowest is -2^(b-1). */
+NIB_INLINE int nib__code_most(nib_code code) { return (1 << (nib__code_bits(code) - 1)) - 1; }
+nib_code nib__int_code(int64_t bits); /* the integer code of 1 to 8 bits */
+/* An integer code whose width is not 4 or 8: weight-only, and packed in words by Nibble. */
+bool nib__code_is_odd_int(nib_code code);
+bool nib__code_is_f8(nib_code code); /* E4M3, E5M2, MX8 */
+bool nib__code_is_mx(nib_code code); /* a power of two per block: MX8, MX4 */
 /* The scheme in recipe grammar ("8da4w-g32", "bf16"), canonical: parse(name(s)) == s. */
 const char *nib__scheme_name(char out[64], const nib_scheme *s);
 /* base[-gN|-row|-tensor][-sym|-asym]...: the part of a recipe before any '+'. Also "f32", "f16",
@@ -185,8 +203,9 @@ typedef enum nib_code_layout {
                          (E4M3, E5M2, MX8, MX4, NV4) */
     NIB_LAYOUT_NIBBLE, /* [n][ceil(k/2)] low nibble first: two's complement for I4, bit pattern for
                          MX4, NV4 */
-    /* Words of 32 bits; an I4 or I8 code has b = 4 or 8 bits, is stored plus 2^(b-1), and the first
-     * is in the lowest bits. Codes are in the order of the inputs, regardless of `order`. */
+    /* Words of 32 bits: an integer code of b bits is stored plus 2^(b-1), the first in the lowest
+     * bits, without gaps; it may begin in one word and end in the next. Codes are in the order of
+     * the inputs, regardless of `order`. */
     NIB_LAYOUT_WORDS,         /* [n][ceil(k*b/32)] along k */
     NIB_LAYOUT_WORDS_ZEROS,   /* the same; zeros too, [ceil(n*b/32)][groups] along n */
     NIB_LAYOUT_GPTQ,          /* [ceil(k*b/32)][n] along k, zeros [groups][ceil(n*b/32)] along n */
@@ -215,6 +234,11 @@ typedef enum nib_code_layout {
     NIB_LAYOUT_BYTE_T,          /* [k][stored_n] of one code per byte: transposed */
     NIB_LAYOUT_COUNT
 } nib_code_layout;
+
+/* The layout of a quantized code in Nibble's own files: NIBBLE, WORDS or BYTE. */
+nib_code_layout nib__code_layout(nib_code code);
+/* The columns of a row of k codes in that layout, in units of nib__code_type. */
+int64_t nib__code_columns(nib_code code, int64_t k);
 
 /* One linear weight, as a file stores it. Pointers belong to the checkpoint (or the quantizer's
  * buffer) and may be unaligned. The value of element (i, j) of group g:

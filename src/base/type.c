@@ -106,3 +106,21 @@ void nib__pack_i4(uint8_t *bytes, const int8_t *codes, int64_t count)
     if (count % 2 != 0)
         bytes[count / 2] = (uint8_t)((unsigned)codes[count - 1] & 15U);
 }
+
+void nib__pack_bits(uint8_t *bytes, const int8_t *codes, int64_t count, int bits)
+{
+    uint32_t held = 0;
+    int filled = 0;
+    for (int64_t j = 0; j < count; j++) {
+        const uint32_t code = (uint32_t)(codes[j] + (1 << (bits - 1))) & ((1U << bits) - 1);
+        held |= code << filled;
+        filled += bits;
+        if (filled < 8)
+            continue;
+        *bytes++ = (uint8_t)held;
+        held >>= 8;
+        filled -= 8;
+    }
+    if (filled > 0)
+        *bytes = (uint8_t)held;
+}

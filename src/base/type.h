@@ -112,5 +112,8 @@ double nib__measure_f64_to_f32_error(const void *from, int64_t count);
 /* int4 two per byte, low nibble first, signed -8..7; count codes from code index `first`. */
 void nib__unpack_i4(int8_t *out, const uint8_t *bytes, int64_t first, int64_t count);
 void nib__pack_i4(uint8_t *bytes, const int8_t *codes, int64_t count);
+/* Packs codes of 1 to 8 bits, each plus 2^(bits-1), lowest bits first, into ceil(count * bits / 8)
+ * bytes; the last bits of the last byte become 0. */
+void nib__pack_bits(uint8_t *bytes, const int8_t *codes, int64_t count, int bits);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks every code of a weight for NaN, infinity and int4 codes out of range. This reads the whole
- * weight, so opening a checkpoint does not do it.
+ * Checks every code of a weight for NaN, infinity and integer codes out of range. This reads the
+ * whole weight, so opening a checkpoint does not do it.
  */
 #include "checkpoint_inside.h"
 
@@ -67,14 +67,15 @@ static int64_t find_f64(const uint8_t *row, int64_t k)
     return k;
 }
 
-/* First column of int4 codes, one per byte, that is outside -8 to 7; or k. */
-static int64_t find_wide(const int8_t *row, int64_t k)
+/* First column of integer codes, one per byte, that is outside -most - 1 to most; or k. */
+static int64_t find_wide(const void *codes, int64_t k, int most)
 {
-    uint8_t high = 0; /* bits of any code + 8 above 15 */
+    const int8_t *row = codes;
+    uint8_t high = 0; /* bits of any code + most + 1 above 2 * most + 1 */
     for (int64_t j = 0; j < k; j++)
-        high |= (uint8_t)(((uint8_t)row[j] + 8) & 0xf0);
+        high |= (uint8_t)((row[j] + most + 1) & ~(2 * most + 1));
     for (int64_t j = 0; high != 0 && j < k; j++)
-        if (row[j] < -8 || row[j] > 7)
+        if (row[j] < -most - 1 || row[j] > most)
             return j;
     return k;
 }
@@ -114,7 +115,9 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
 {
     uint32_t mask = 0;
     int bytes = 0;
-    const bool wide = w->scheme.code == NIB_CODE_I4 && w->layout == NIB_LAYOUT_BYTE;
+    const int most = nib__code_most(w->scheme.code);
+    const bool wide = nib__code_is_int(w->scheme.code) && nib__code_bits(w->scheme.code) < 8 &&
+                      w->layout == NIB_LAYOUT_BYTE;
     const bool numbers = !wide && find_bad_bits(w, &mask, &bytes);
     if (nib__weight_holds_scales(w))
         for (int64_t i = first; i < first + count; i++)
@@ -122,7 +125,7 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
     for (int64_t i = first; i < first + count && (wide || numbers); i++) {
         const uint8_t *row = (const uint8_t *)w->codes +
                              (uint64_t)nib__weight_place(w, i) * nib__weight_row_bytes(w);
-        const int64_t at = wide                          ? find_wide((const int8_t *)row, w->k)
+        const int64_t at = wide                          ? find_wide(row, w->k, most)
                            : w->layout == NIB_LAYOUT_F64 ? find_f64(row, w->k)
                            : nib__weight_is_transposed(w)
                                ? find_transposed(w, i, bytes, mask)
@@ -132,8 +135,9 @@ nib_status nib__weight_check_rows(const nib_weight *w, int64_t first, int64_t co
         if (wide)
             return nib__fail(err, NIB_BAD_INPUT,
                              "code at row %" PRId64 ", column %" PRId64
-                             " is %d, outside -8 to 7 for int4",
-                             i, at, ((const int8_t *)row)[at]);
+                             " is %d, outside %d to %d for %s",
+                             i, at, ((const int8_t *)row)[at], -most - 1, most,
+                             nib__codes[w->scheme.code].name);
         return nib__fail(err, NIB_BAD_INPUT,
                          "value at row %" PRId64 ", column %" PRId64
                          " is not finite; results would not be finite",

@@ -37,8 +37,7 @@ typedef struct measuring {
  * code. */
 static void list_integers(bool legal[256], const nib_weight *w)
 {
-    int lowest = w->scheme.code == NIB_CODE_I4 ? -8 : -128,
-        highest = w->scheme.code == NIB_CODE_I4 ? 7 : 127;
+    int highest = nib__code_most(w->scheme.code), lowest = -highest - 1;
     if (w->layout == NIB_LAYOUT_IQ4_NL) {
         uint8_t block[18] = {0};
         int8_t levels[32];
@@ -149,7 +148,8 @@ static void list_replays(nib_comparison *c)
     const nib_formula formulas[] = {NIB_FORMULA_TORCHAO, NIB_FORMULA_AO017, NIB_FORMULA_TINYGEMM,
                                     NIB_FORMULA_GGML, NIB_FORMULA_SUPER};
     const bool integer = nib__code_is_int(w->scheme.code), mx = nib__code_is_mx(w->scheme.code),
-               four = w->scheme.code == NIB_CODE_I4, floats = w->scheme.zero == NIB_ZERO_FLOAT;
+               four = w->scheme.code == NIB_CODE_I4, floats = w->scheme.zero == NIB_ZERO_FLOAT,
+               odd = nib__code_is_odd_int(w->scheme.code);
     if (w->scale_rows > 1 || w->layout == NIB_LAYOUT_Q5_0 || w->layout == NIB_LAYOUT_Q5_1 ||
         w->layout == NIB_LAYOUT_IQ4_NL)
         return; /* formulas of no scheme */
@@ -163,13 +163,14 @@ static void list_replays(nib_comparison *c)
             continue;
         if (integer &&
             (f == COUNT(formulas) || (s.formula == NIB_FORMULA_AO017 && floats) ||
+             (odd && s.formula != NIB_FORMULA_TORCHAO && s.formula != NIB_FORMULA_AO017) ||
              (s.formula == NIB_FORMULA_TINYGEMM && !(four && floats)) ||
              (s.formula == NIB_FORMULA_GGML &&
               (s.group != 32 || s.zero == NIB_ZERO_INT || (!four && floats))) ||
              (s.formula == NIB_FORMULA_SUPER &&
               !(floats ? s.group == 32 : !four && s.group == 16 && s.zero == NIB_ZERO_NONE))))
             continue;
-        if (floats && !four && s.formula != NIB_FORMULA_SUPER)
+        if (floats && !four && !odd && s.formula != NIB_FORMULA_SUPER)
             continue;
         add_replay(c, &s, c->source_type);
         if (c->source_type != NIB_TYPE_F32 && s.formula != NIB_FORMULA_GGML &&

@@ -57,10 +57,9 @@ nib_weight nib__layer_weight(const nib_layer *layer, const nib_scheme *scheme)
      * present. */
     static const char stored = 0;
     const bool quantized = nib__scheme_is_quantized(scheme);
-    const bool two_per_byte = nib__code_bits(scheme->code) == 4;
     const int64_t groups = nib__scheme_groups(scheme, layer->k);
     nib_weight w = {.scheme = *scheme, .n = layer->n, .k = layer->k, .codes = &stored};
-    w.layout = !quantized ? NIB_LAYOUT_FLOAT : two_per_byte ? NIB_LAYOUT_NIBBLE : NIB_LAYOUT_BYTE;
+    w.layout = quantized ? nib__code_layout(scheme->code) : NIB_LAYOUT_FLOAT;
     if (quantized) {
         w.scales = &stored;
         w.scale_type = nib__layer_scale_type(layer, scheme);

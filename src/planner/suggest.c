@@ -111,7 +111,7 @@ static void try_groups(search *s)
 static void try_mapping(search *s)
 {
     nib_scheme scheme = s->layer->asked;
-    const bool is_float = scheme.act == NIB_ACT_FLOAT && scheme.code == NIB_CODE_I4;
+    const bool is_float = scheme.act == NIB_ACT_FLOAT && scheme.code != NIB_CODE_I8;
     if (!nib__code_is_int(scheme.code))
         return;
     scheme.symmetric = !scheme.symmetric;

@@ -10,8 +10,8 @@ bool nib__fake_has(const nib_scheme *s)
 {
     const bool integers = nib__code_is_int(s->code) && s->symmetric && s->zero == NIB_ZERO_NONE &&
                           s->formula != NIB_FORMULA_GGML && !nib__scheme_is_gguf_block(s);
-    const bool floats =
-        s->code == NIB_CODE_I4 && s->zero == NIB_ZERO_FLOAT && s->formula == NIB_FORMULA_TORCHAO;
+    const bool floats = nib__code_is_int(s->code) && s->code != NIB_CODE_I8 &&
+                        s->zero == NIB_ZERO_FLOAT && s->formula == NIB_FORMULA_TORCHAO;
     return (integers || floats) && s->group != NIB_GROUP_TENSOR &&
            (s->act == NIB_ACT_FLOAT || s->act == NIB_ACT_I8_TOKEN);
 }
@@ -90,9 +90,11 @@ static void mask_clamped(float *gradient, const float *w, int64_t count, float s
     }
 }
 
-/* Gradient of a group of int4 with float zeros, whose codes are stored minus 8. No code is clamped,
- * because the range is the group's own, so the minimum by itself has no gradient. */
-static void add_range_gradient(float *gradient, const int8_t *codes, const float *w, int64_t count)
+/* Gradient of a group of integers up to `most` with float zeros, whose codes are stored minus
+ * most + 1. No code is clamped, because the range is the group's own, so the minimum by itself has
+ * no gradient. */
+static void add_range_gradient(float *gradient, const int8_t *codes, const float *w, int64_t count,
+                               int most)
 {
     const float smallest = 1e-6f; /* range, of Int4Tensor */
     float low = w[0], high = w[0];
@@ -102,19 +104,20 @@ static void add_range_gradient(float *gradient, const int8_t *codes, const float
     }
     if (!(high - low > smallest))
         return;
-    const float scale = (high - low) / 15;
+    const int steps = 2 * most + 1;
+    const float scale = (high - low) / (float)steps;
     double of_scale = 0;
     int64_t lows = 0, highs = 0;
     for (int64_t j = 0; j < count; j++) {
-        of_scale += (double)gradient[j] * (codes[j] + 8 - (double)((w[j] - low) / scale));
+        of_scale += (double)gradient[j] * (codes[j] + most + 1 - (double)((w[j] - low) / scale));
         lows += w[j] == low;
         highs += w[j] == high;
     }
     for (int64_t j = 0; j < count; j++) {
         if (w[j] == low)
-            gradient[j] -= (float)(of_scale / 15 / (double)lows);
+            gradient[j] -= (float)(of_scale / steps / (double)lows);
         if (w[j] == high)
-            gradient[j] += (float)(of_scale / 15 / (double)highs);
+            gradient[j] += (float)(of_scale / steps / (double)highs);
     }
 }
 
@@ -123,16 +126,16 @@ void nib__fake_weight_gradient(const nib_fake_weight *f, const float *w, float *
 {
     const nib_quantizer *q = &f->quantizer;
     const int64_t size = nib__scheme_group_size(&q->scheme, q->k);
-    const bool bits8 = q->scheme.code == NIB_CODE_I8;
+    const int most = nib__code_most(q->scheme.code);
     for (int64_t i = n0; i < n1; i++)
         for (int64_t g = 0; g < q->groups; g++) {
             const int64_t at = i * q->k + g * size, count = nib__min(size, q->k - g * size);
             if (q->scheme.zero == NIB_ZERO_NONE)
                 mask_clamped(gradient + at, w + at, count,
                              read_value(f->scales, q->scale_type, i * q->groups + g),
-                             bits8 ? -128 : -8, bits8 ? 127 : 7);
+                             (float)(-most - 1), (float)most);
             else
-                add_range_gradient(gradient + at, f->codes + at, w + at, count);
+                add_range_gradient(gradient + at, f->codes + at, w + at, count, most);
         }
 }
 

@@ -299,6 +299,35 @@ static const char *list_dialects(char out[200])
     return out;
 }
 
+/* Integers of other widths than 4 and 8 fit torchao's format, but take a byte each there. So they
+ * are written in nibble's, unless torchao's was asked for; then a note says what it stores. */
+static void avoid_bytes(nib_output_layout *r)
+{
+    size_t count = 0;
+    int least = 8;
+    char lacks[160];
+    for (size_t i = 0; i < r->job->count; i++) {
+        const nib_code code = r->sources[i].stored.scheme.code;
+        const bool is_odd = uses_dialect(&r->job->layers[i]) && nib__code_is_odd_int(code);
+        count += is_odd;
+        least = is_odd && nib__code_bits(code) < least ? nib__code_bits(code) : least;
+    }
+    if (count == 0)
+        return;
+    if (r->job->format != NULL) {
+        nib__ledger_add_note(r->ledger, "format",
+                             "torchao's format stores the codes of %zu layers in 8 bits each, from "
+                             "%d bits on; --format nibble and compressed-tensors store only theirs",
+                             count, least);
+        return;
+    }
+    snprintf(lacks, sizeof lacks,
+             "stores the codes of %zu layers in 8 bits each, from %d bits on; --format torchao "
+             "asks for that",
+             count, least);
+    nib__output_layout_use_nibble(r, lacks);
+}
+
 nib_status nib__output_sources_choose_dialect(nib_output_layout *r)
 {
     const char *asked = r->job->format, *reason = NULL;
@@ -316,6 +345,8 @@ nib_status nib__output_sources_choose_dialect(nib_output_layout *r)
                  nib__output_bias_count_coded(r));
         nib__output_layout_use_nibble(r, lacks);
     }
+    if (refused == 0 && r->dialect == NIB_DIALECT_TORCHAO)
+        avoid_bytes(r);
     if (refused == 0)
         return NIB_OK;
     const nib_output_weight *stored = &r->sources[first].stored;

@@ -116,12 +116,18 @@ static nib_status read_values(nib_recipe *r, nib_json *json, const quantizer_row
 
 /* ---- meaning ---- */
 
+/* Weight-only integers of 1 to 8 bits. */
+static bool takes_any_width(const quantizer_row *row)
+{
+    return row == &quantizers[EMBEDDING_WX] || row == &quantizers[AFPWX];
+}
+
 static nib_status fail_bitwidth(nib_json *json, const quantizer_row *row, int64_t bits,
                                 nib_err *err)
 {
     return nib__recipe_fail(json, NIB_UNSUPPORTED, err,
-                            "%s with %lld bits has no scheme in Nibble; use 4 or 8 bits", row->name,
-                            (long long)bits);
+                            "%s with %lld bits has no scheme in Nibble; use %s bits", row->name,
+                            (long long)bits, takes_any_width(row) ? "1 to 8" : "4 or 8");
 }
 
 /* The scheme name for a quantizer, without the group size; NULL: none. */
@@ -174,11 +180,17 @@ static nib_status add_quantizer(nib_recipe *r, nib_json *json, quantizer q, cons
     char name[64];
     if ((row->takes & A_BITWIDTH) != 0 && row->bitwidth == 0 && v->bitwidth == 0)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err, "%s lacks \"bitwidth\"", row->name);
-    if (v->bitwidth != 4 && v->bitwidth != 8)
+    if (v->bitwidth != 4 && v->bitwidth != 8 &&
+        !(takes_any_width(row) && v->bitwidth >= 1 && v->bitwidth < 8))
         return fail_bitwidth(json, row, v->bitwidth, err);
     if (q == AFPWX && v->bitwidth == 8)
         return nib__recipe_fail(json, NIB_BAD_INPUT, err, "linear:afpwx takes 1 to 7 bits, not 8");
+    char odd[16];
     const char *base = scheme_of(q, v);
+    if (v->bitwidth != 4 && v->bitwidth != 8) {
+        snprintf(odd, sizeof odd, "int%dwo%s", (int)v->bitwidth, v->zeros ? "-asym" : "");
+        base = odd;
+    }
     if (base == NULL)
         return nib__recipe_fail(
             json, NIB_UNSUPPORTED, err,
@@ -211,7 +223,7 @@ static nib_status add_quantizer(nib_recipe *r, nib_json *json, quantizer q, cons
         return nib__recipe_fail(
             json, NIB_BAD_INPUT, err,
             "linear:int8 has no node_type \"%s\"; the node types are *, output and !output", node);
-    if (q == AFPWX)
+    if (q == AFPWX && v->bitwidth == 4)
         NIB_TRY(nib__recipe_add_setting(r, err,
                                         &(nib_ledger_setting){.code = "zero-point",
                                                               .name = row->name,

@@ -482,7 +482,7 @@ nib_status nib__stream_put_values(nib_stream *s, const nib_rewrite *r, const nib
     if (ordered == NULL)
         return nib__fail_memory(err, bytes, r->from->name);
     if (values != NULL)
-        nib__file_layout_values(order, part, ordered, values, n, groups);
+        nib__file_layout_values(order, r->storage.bits, part, ordered, values, n, groups);
     const nib_status status = nib__writer_put(s->writer, place, ordered, bytes, err);
     nib__release(s->job->allocator, ordered);
     return status;

@@ -446,6 +446,12 @@ static nib_status int4_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, 
     return NIB_OK;
 }
 
+/* int1 to int8 */
+static bool is_int_type(const char *name)
+{
+    return strncmp(name, "int", 3) == 0 && name[3] >= '1' && name[3] <= '8' && name[4] == 0;
+}
+
 static nib_status intx_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, nib_err *err)
 {
     char size[32];
@@ -453,8 +459,8 @@ static nib_status intx_weight_only(nib_recipe *r, nib_ao_config *c, meaning *m, 
     if (has_text(c, "weight_dtype", "int8", "int4"))
         snprintf(m->name, sizeof m->name, "int4wo%s%s", size,
                  pick_by_mapping(c, "mapping_type", "SYMMETRIC", "-sym", "-intzero"));
-    else if (has_text(c, "weight_dtype", "int8", "int8"))
-        snprintf(m->name, sizeof m->name, "int8wo%s%s", size,
+    else if (is_int_type(text_of(c, "weight_dtype", "int8")))
+        snprintf(m->name, sizeof m->name, "%swo%s%s", text_of(c, "weight_dtype", "int8"), size,
                  pick_by_mapping(c, "mapping_type", "SYMMETRIC", "-sym", "-asym"));
     else
         return fail_no_scheme(c, err, text_of(c, "weight_dtype", ""));

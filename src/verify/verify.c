@@ -358,7 +358,9 @@ static nib_status check_weights(verifier *v)
         /* check_tensors has counted NaN and infinities, except within blocks and across columns. */
         const bool floats =
             nib__weight_holds_scales(&e->weight) || nib__weight_is_transposed(&e->weight);
-        const bool needs_check = e->weight.scheme.code == NIB_CODE_I4 || floats;
+        const bool needs_check = (nib__code_is_int(e->weight.scheme.code) &&
+                                  nib__code_bits(e->weight.scheme.code) < 8) ||
+                                 floats;
         const nib_status status =
             needs_check ? nib__weight_check_codes(&e->weight, e->module, &why) : NIB_OK;
         if (status == NIB_BAD_INPUT)

@@ -84,10 +84,10 @@ static linear_case bench_case(const nib_kernel *row, int64_t m, int64_t group)
     c.scheme.act = (nib_act)row->act;
     c.input = row->input == NIB_ANY ? NIB_TYPE_F32 : (nib_type)row->input;
     const bool is_mx = c.scheme.code == NIB_CODE_MX8 || c.scheme.code == NIB_CODE_MX4;
-    c.scheme.group = c.scheme.code == NIB_CODE_I4 || is_mx || nib__act_block(c.scheme.act) > 0 ? 32
-                     : c.scheme.code == NIB_CODE_NV4                                           ? 16
-                                                     : NIB_GROUP_ROW;
-    if (group != 0 && (c.scheme.code == NIB_CODE_I4 || nib__act_block(c.scheme.act) > 0))
+    const bool has_groups = (nib__code_is_int(c.scheme.code) && c.scheme.code != NIB_CODE_I8) ||
+                            nib__act_block(c.scheme.act) > 0;
+    c.scheme.group = has_groups || is_mx ? 32 : c.scheme.code == NIB_CODE_NV4 ? 16 : NIB_GROUP_ROW;
+    if (group != 0 && has_groups)
         c.scheme.group = group;
     if (nib__scheme_is_quantized(&c.scheme))
         c.scale_type = is_mx                           ? NIB_TYPE_E8M0

@@ -52,9 +52,10 @@ static void report(counts *n, bool good, const char *what, const char *why)
 /* ---- names ---- */
 
 static const char *const type_words[] = {
-    "f32",  "f16",  "bf16", "a8t",  "a8s",   "a8b32", "a8b256", "a4t", "e4m3t", "mx8",
-    "w8c",  "w8g",  "w4c",  "w4g",  "e4m3c", "e5m2c", "e4m3b",  "mx4", "nv4",   "q4_0",
-    "q4_1", "q5_0", "q5_1", "q8_0", "q2k",   "q3k",   "q4k",    "q5k", "q6k",   "iq4nl",
+    "f32",  "f16",  "bf16",  "a8t",   "a8s",   "a8b32", "a8b256", "a4t",  "e4m3t",
+    "mx8",  "w1g",  "w2g",   "w3g",   "w5g",   "w6g",   "w7g",    "w8c",  "w8g",
+    "w4c",  "w4g",  "e4m3c", "e5m2c", "e4m3b", "mx4",   "nv4",    "q4_0", "q4_1",
+    "q5_0", "q5_1", "q8_0",  "q2k",   "q3k",   "q4k",   "q5k",    "q6k",  "iq4nl",
 };
 static const char *const target_words[] = {
     "ref",  "amx",  "avx512vnni", "avx512bf16", "avx512", "avx2",   "neon",     "i8mm",    "sm80",

@@ -86,14 +86,14 @@ static const nib_kernel *row_for(const linear_case *c, nib_op op)
 
 static int8_t weight_code(rng *r, const linear_case *c, int64_t i)
 {
-    const bool is_int4 = c->scheme.code == NIB_CODE_I4;
+    const int most = nib__code_is_int(c->scheme.code) ? nib__code_most(c->scheme.code) : 127;
     if (c->values == VALUES_EQUAL)
-        return 5;
+        return (int8_t)nib__min(5, most);
     if (c->values == VALUES_ZERO_GROUPS && i / 32 % 2 == 0)
         return 0;
     if (c->values == VALUES_EXTREME)
-        return (int8_t)(is_int4 ? (next(r) % 2 != 0 ? -8 : 7) : (next(r) % 2 != 0 ? -128 : 127));
-    return (int8_t)(is_int4 ? below(r, 16) - 8 : below(r, 256) - 128);
+        return (int8_t)(next(r) % 2 != 0 ? -most - 1 : most);
+    return (int8_t)(below(r, 2 * (uint32_t)most + 2) - most - 1);
 }
 
 static void *make_codes(memory *m, const linear_case *c, nib_code_layout layout, rng *r)
@@ -654,7 +654,7 @@ static nib_scheme random_scheme(const nib_kernel *row, rng *r)
              : s.act == NIB_ACT_E4M3_TOKEN ? NIB_CODE_E4M3
              : next(r) % 2 != 0            ? NIB_CODE_I4
                                            : NIB_CODE_I8;
-    const bool is_int = s.code == NIB_CODE_I8 || s.code == NIB_CODE_I4;
+    const bool is_int = nib__code_is_int(s.code);
     if (s.code == NIB_CODE_MX8 || s.code == NIB_CODE_MX4)
         s.group = 32;
     else if (s.code == NIB_CODE_NV4)
@@ -705,8 +705,7 @@ static linear_case random_case(const nib_kernel *row, int t, rng *r)
         c.m /= 2;
     while (c.m * c.n * c.k > most && c.n > 2 * tile)
         c.n = nib__max(2 * tile - 1, c.n / 2);
-    const bool any_group = (c.scheme.code == NIB_CODE_I8 || c.scheme.code == NIB_CODE_I4) &&
-                           nib__act_block(c.scheme.act) == 0;
+    const bool any_group = nib__code_is_int(c.scheme.code) && nib__act_block(c.scheme.act) == 0;
     if (any_group && row->op == NIB_OP_LINEAR && row->gpu == NULL && t % EVERY == EVERY - 1)
         be_long(&c, tile, t / EVERY);
     const bool quantized = nib__scheme_is_quantized(&c.scheme);
@@ -762,7 +761,7 @@ static void narrow_for_gpu(linear_case *c, const nib_kernel *row, int t)
                 {NIB_ZERO_FLOAT, NIB_TYPE_F16, NIB_TYPE_F16}};
     const int size = (t + first_of(row)) % (int)COUNT(few);
     const int set = (size + t / (int)COUNT(few) % 2) % (int)COUNT(sets);
-    const bool is_int = c->scheme.code == NIB_CODE_I8 || c->scheme.code == NIB_CODE_I4;
+    const bool is_int = nib__code_is_int(c->scheme.code);
     const bool any_zero = c->scheme.act == NIB_ACT_FLOAT || nib__act_block(c->scheme.act) > 0;
     c->m = ms[size];
     const bool is_f8 = row->unit == NIB_UNIT_FP8 || row->unit == NIB_UNIT_MX8;

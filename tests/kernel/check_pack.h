@@ -21,7 +21,8 @@ static bool check_pack(verdict *v, const nib_kernel *row, const nib_kernel *ref,
 {
     static const int64_t codes[] = {NIB_CODE_F32, NIB_CODE_F16,  NIB_CODE_BF16, NIB_CODE_I8,
                                     NIB_CODE_I4,  NIB_CODE_E4M3, NIB_CODE_E5M2, NIB_CODE_MX8,
-                                    NIB_CODE_MX4, NIB_CODE_NV4};
+                                    NIB_CODE_MX4, NIB_CODE_NV4,  NIB_CODE_I1,   NIB_CODE_I3,
+                                    NIB_CODE_I6};
     for (size_t i = 0; i < COUNT(codes); i++) {
         memory m = {.count = 0};
         nib_kernel keyed = *row;

@@ -294,6 +294,9 @@ static bool check_embed(verdict *v, const nib_kernel *row, const nib_kernel *ref
         {.scheme = {.code = NIB_CODE_I4, .group = 64, .zero = NIB_ZERO_FLOAT},
          .scale_type = NIB_TYPE_F16,
          .zero_type = NIB_TYPE_F16},
+        {.scheme = {.code = NIB_CODE_I3, .group = 64, .zero = NIB_ZERO_FLOAT},
+         .scale_type = NIB_TYPE_F16,
+         .zero_type = NIB_TYPE_F16},
         {.scheme = {.code = NIB_CODE_E4M3}, .scale_type = NIB_TYPE_F32},
         {.scheme = {.code = NIB_CODE_NV4, .group = 16}, .scale_type = NIB_TYPE_E4M3},
     };

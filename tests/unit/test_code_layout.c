@@ -170,6 +170,67 @@ static void test_wide_zeros(void **state)
     expect_row(&w, 1, (const float[4]){24, 28, 24, 32});
 }
 
+/* Bit by bit: bit i of element j of a line is bit j * bits + i of its words, `stride` apart. */
+static void put_element(uint32_t *words, int64_t stride, int64_t j, int bits, int value)
+{
+    for (int i = 0; i < bits; i++) {
+        const int64_t bit = j * bits + i;
+        words[bit / 32 * stride] |= (uint32_t)((value + (1 << (bits - 1))) >> i & 1) << bit % 32;
+    }
+}
+
+/* Codes of 1 to 8 bits, packed without gaps: any part of a row, act-order, zeros along n. */
+static void test_packed_words(void **state)
+{
+    (void)state;
+    enum { N = 13, K = 77, G = 2 };
+    static const float some[N * G] = {0};
+    for (int bits = 1; bits <= 8; bits++) {
+        const int64_t row = (K * bits + 31) / 32;
+        uint32_t words[N * 20] = {0}, zero_words[4 * G] = {0};
+        int8_t want[N][K], zeros[N][G], got[K];
+        int32_t order[K];
+        unsigned seed = 7;
+        for (int64_t i = 0; i < N * K; i++) {
+            seed = seed * 1664525U + 1013904223U;
+            want[i / K][i % K] = (int8_t)((int)(seed >> 16) % (1 << bits) - (1 << (bits - 1)));
+            put_element(words + i / K * row, 1, i % K, bits, want[i / K][i % K]);
+        }
+        for (int64_t i = 0; i < N * G; i++) {
+            zeros[i / G][i % G] = (int8_t)(want[i / G][i % G + 3]);
+            put_element(zero_words + i % G, G, i / G, bits, zeros[i / G][i % G]);
+        }
+        for (int32_t j = 0; j < K; j++)
+            order[j] = (j * 5 + 2) % K;
+        nib_weight w = {.scheme = {.code = nib__int_code(bits), .group = 64, .zero = NIB_ZERO_INT},
+                        .n = N,
+                        .k = K,
+                        .layout = NIB_LAYOUT_WORDS_ZEROS,
+                        .codes = words,
+                        .scales = some,
+                        .scale_type = NIB_TYPE_F32,
+                        .scale_stride_n = G,
+                        .scale_stride_g = 1,
+                        .zeros = zero_words,
+                        .zero_type = NIB_TYPE_I8};
+        assert_int_equal(nib__weight_row_bytes(&w), 4 * row);
+        for (int64_t i = 0; i < N; i++) {
+            for (int64_t k0 = 0; k0 < K; k0 += 3) {
+                const int64_t count = nib__min(K - k0, 5 + k0);
+                nib__weight_codes(&w, i, k0, count, got);
+                assert_memory_equal(got, want[i] + k0, (size_t)count);
+            }
+            for (int64_t g = 0; g < G; g++)
+                assert_int_equal(nib__weight_int_zero(&w, i, g), zeros[i][g]);
+            w.order = order;
+            nib__weight_codes(&w, i, 0, K, got);
+            for (int64_t j = 0; j < K; j++)
+                assert_int_equal(got[j], want[i][order[j]]);
+            w.order = NULL;
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -181,6 +242,7 @@ int main(void)
         cmocka_unit_test(test_f64),
         cmocka_unit_test(test_float_zeros_read_as_integers),
         cmocka_unit_test(test_wide_zeros),
+        cmocka_unit_test(test_packed_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

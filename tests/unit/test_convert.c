@@ -261,6 +261,9 @@ static const char *const schemes[] = {
     "mxfp4",         "mxfp4dq",        "nvfp4",       "nvfp4-block",   "nvfp4dq",
     "nvfp4dq-block",
 };
+/* Integers of other widths, in rounds of their own. */
+static const char *const widths[] = {"int1wo-asym", "int2wo-g64", "int3wo-asym",
+                                     "int5wo-g7",   "int6wo",     "int7wo-floatzero"};
 static const char *const formats[] = {"torchao", "nibble", "8da4w", "compressed-tensors", "gguf"};
 
 /* From format to format three times, and back: the claims about losses hold. */
@@ -268,11 +271,12 @@ static void test_chains(void **state)
 {
     (void)state;
     size_t steps = 0, refused = 0, lossy = 0;
-    for (int round = 0; round < 80; round++) {
+    for (int round = 0; round < 104; round++) {
         const model m = random_model();
         nib_scheme scheme;
         char plain[512], first[512], paths[4][512], what[200];
-        const char *name = schemes[next(COUNT(schemes))], *last;
+        const char *name = round < 80 ? schemes[next(COUNT(schemes))] : widths[next(COUNT(widths))];
+        const char *last;
         assert_int_equal(nib__scheme_parse(&scheme, name, strlen(name), NULL), NIB_OK);
         write_model(&m, at(plain, "plain"));
         quantize(&m, plain, at(first, "first"), &scheme);

@@ -187,7 +187,7 @@ static void test_config(void **state)
         {CT_CONFIG("pack-quantized", INT4 "-9", "null"), NIB_UNSUPPORTED},
         {CT_CONFIG("pack-quantized", INT4 "2.5", "null"), NIB_BAD_INPUT},
         {CT_CONFIG("pack-quantized", INT4 "\"8\"", "null"), NIB_BAD_INPUT},
-        {CT_CONFIG("pack-quantized", "\"num_bits\":3,\"group_size\":8", "null"), NIB_UNSUPPORTED},
+        {CT_CONFIG("pack-quantized", "\"num_bits\":9,\"group_size\":8", "null"), NIB_UNSUPPORTED},
         {CT_CONFIG("pack-quantized", "\"num_bits\":4,\"type\":\"nf4\"", "null"), NIB_UNSUPPORTED},
         {CT_CONFIG("marlin-24", INT4 "8", "null"), NIB_UNSUPPORTED},
         {CT_CONFIG("int-quantized", INT4 "8", "null"), NIB_BAD_INPUT}, /* no m.weight */

@@ -64,6 +64,8 @@ static void test_tensors(void **state)
          "-"},
         {&nib__write_compressed, "int4wo-g32-sym", 9, 64, ".weight_packed I32 [9, 8]",
          ".weight_scale F32 [9, 2]", "-", ".weight_shape I64 [2]"},
+        {&nib__write_compressed, "int3wo-g32", 9, 64, ".weight_packed I32 [9, 6]",
+         ".weight_scale F32 [9, 2]", "-", ".weight_shape I64 [2]"},
         {&nib__write_compressed, "int8wo-asym", 9, 67, ".weight_packed I32 [9, 17]",
          ".weight_scale F32 [9, 1]", ".weight_zero_point I32 [3, 1]", ".weight_shape I64 [2]"},
         {&nib__write_compressed, "8da4w-g32-asym", 9, 64, ".weight I8 [9, 64]",
@@ -121,16 +123,23 @@ static void test_packed_bytes(void **state)
     static const uint8_t four_packed[8] = {0x10, 0xf8, 0xa9, 0xcb, 0x0d, 0, 0, 0},
                          eight_packed[8] = {0, 255, 128, 129, 127, 0, 0, 0};
     uint8_t out[8];
-    nib_file_layout layout = {.pieces = NIB_PIECES_WORDS4};
+    static const int8_t three[11] = {-4, -3, 0, 3, 1, 2, -1, -2, 3, 3, -3};
+    static const uint8_t three_packed[8] = {0x8, 0x5f, 0x4f, 0x7f, 0, 0, 0, 0};
+    nib_file_layout layout = {.pieces = NIB_PIECES_WORDS, .bits = 4};
     assert_int_equal(nib__file_layout_row_bytes(&layout, 9), 8);
     memset(out, 0xee, sizeof out);
     nib__file_layout_row(&layout, four, 9, out);
     assert_memory_equal(out, four_packed, sizeof out);
-    layout.pieces = NIB_PIECES_WORDS8;
+    layout.bits = 8;
     assert_int_equal(nib__file_layout_row_bytes(&layout, 5), 8);
     memset(out, 0xee, sizeof out);
     nib__file_layout_row(&layout, eight, 5, out);
     assert_memory_equal(out, eight_packed, sizeof out);
+    layout.bits = 3; /* the eleventh code begins in the first word and ends in the second */
+    assert_int_equal(nib__file_layout_row_bytes(&layout, 11), 8);
+    memset(out, 0xee, sizeof out);
+    nib__file_layout_row(&layout, three, 11, out);
+    assert_memory_equal(out, three_packed, sizeof out);
 }
 
 /* Zero points are packed along rows: a word holds one group's of eight or four rows. */
@@ -141,13 +150,20 @@ static void test_packed_zeros(void **state)
                                         3,  -3, 2,  -2, 1,  -1, 0,  7, -8};
     static const uint32_t four[4] = {0x76543210, 0x89abcdef, 0xf, 0x0};
     static const uint32_t eight[6] = {0x7b7a7978, 0x84858687, 0x7f7e7d7c, 0x80818283, 0x87, 0x78};
+    static const uint32_t five[4] = {0x9ac5a928, 0x653a56d7, 0x177b, 0x884};
     const nib_output_part part = {".weight_zero_point", NIB_TYPE_I32, 2, {0, 2}};
     uint32_t out[6] = {0};
-    nib__file_layout_values(NIB_ORDER_WORDS4, &part, (uint8_t *)out, (const uint8_t *)zeros, 9, 2);
+    nib__file_layout_values(NIB_ORDER_WORDS, 4, &part, (uint8_t *)out, (const uint8_t *)zeros, 9,
+                            2);
     assert_memory_equal(out, four, sizeof four);
     memset(out, 0, sizeof out);
-    nib__file_layout_values(NIB_ORDER_WORDS8, &part, (uint8_t *)out, (const uint8_t *)zeros, 9, 2);
+    nib__file_layout_values(NIB_ORDER_WORDS, 8, &part, (uint8_t *)out, (const uint8_t *)zeros, 9,
+                            2);
     assert_memory_equal(out, eight, sizeof eight);
+    memset(out, 0, sizeof out);
+    nib__file_layout_values(NIB_ORDER_WORDS, 5, &part, (uint8_t *)out, (const uint8_t *)zeros, 9,
+                            2);
+    assert_memory_equal(out, five, sizeof five);
 }
 
 /* The writer returns a block's scale and zero point as rounded to f16; exact ones stay. */
@@ -200,8 +216,8 @@ static void test_refusals(void **state)
         {&nib__write_compressed, "8da4w-g32-asym", 64, false, NULL},
         {&nib__write_compressed, "8da4w-g32", 65, false, "not a multiple of the group"},
         {&nib__write_compressed, "int4wo-g32", 64, false, "zero points are integers"},
-        {&nib__write_compressed, "mxfp8", 64, false, "only int4, int8 and e4m3"},
-        {&nib__write_compressed, "nvfp4", 64, false, "only int4, int8 and e4m3"},
+        {&nib__write_compressed, "mxfp8", 64, false, "only integers and e4m3"},
+        {&nib__write_compressed, "nvfp4", 64, false, "only integers and e4m3"},
         {&nib__write_compressed, "fp8wo-tensor", 64, false, NULL},
         {&nib__write_gguf, "int8wo-g32", 96, false, NULL},
         {&nib__write_gguf, "int8wo-g32", 65, false, "not a multiple of the group size 32"},

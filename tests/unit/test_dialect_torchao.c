@@ -257,8 +257,11 @@ static void test_intx(void **state)
     static const row rows[] = {
         {"IntxUnpackedToInt8Tensor", TARGET("int4") B14, parts, NIB_OK, "int4wo-g4-sym", 0},
         {"IntxUnpackedToInt8Tensor", TARGET("int8") B14, parts, NIB_OK, "int8wo", 0},
-        {"IntxUnpackedToInt8Tensor", TARGET("int1") B14, parts, NIB_OK, "int4wo-g4-sym", 1},
-        {"IntxUnpackedToInt8Tensor", TARGET("int5") B14, parts, NIB_OK, "int8wo", 1},
+        {"IntxUnpackedToInt8Tensor", TARGET("int1") B14, parts, NIB_OK, "int1wo-g4", 0},
+        {"IntxUnpackedToInt8Tensor", TARGET("int5") B14, parts, NIB_OK, "int5wo-g4", 0},
+        {"IntxUnpackedToInt8Tensor",
+         TARGET("int3") B14 ",'activation_quantization':'int8_asym_per_token'", parts, NIB_OK,
+         "8da4w-g4", 1},
         {"IntxUnpackedToInt8Tensor", TARGET("int0") B14, parts, NIB_UNSUPPORTED, NULL, 0},
         {"IntxUnpackedToInt8Tensor", TARGET("int9") B14, parts, NIB_UNSUPPORTED, NULL, 0},
         {"IntxUnpackedToInt8Tensor", TARGET("int44") B14, parts, NIB_UNSUPPORTED, NULL, 0},

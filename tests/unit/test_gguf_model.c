@@ -228,7 +228,7 @@ static void test_bytes_of_blocks_read_in_place(void **state)
         assert_int_equal(plan->ledger.layers[i].bytes, bytes);
         if (!nib__scheme_is_quantized(&w.scheme))
             continue;
-        w.layout = nib__nibble_layout(w.scheme.code);
+        w.layout = nib__code_layout(w.scheme.code);
         others += nib__weight_bytes(&w) != bytes;
     }
     assert_true(others > 0);

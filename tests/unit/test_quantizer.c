@@ -170,6 +170,12 @@ static void test_fp4_equal_to_torchao(void **state)
     assert_int_equal(compare_file("tests/golden/quant_fp4.txt", false), 24);
 }
 
+static void test_other_widths_equal_to_torchao(void **state)
+{
+    (void)state;
+    assert_int_equal(compare_file("tests/golden/quant_intx.txt", false), 108);
+}
+
 /* Activations are f32 rows, quantized with the weight formulas. */
 static void test_activation_formulas(void **state)
 {
@@ -191,6 +197,12 @@ static const char *const all_schemes[] = {
     "int4wo-g5-intzero",
     "int4wo-row-intzero:bf16",
     "int4wo-g5-tinygemm",
+    "int1wo-asym",
+    "int2wo-g5-floatzero",
+    "int3wo-row",
+    "int5wo-g7-asym",
+    "int6wo-row-floatzero",
+    "int7wo-g32:bf16",
     "8da4w-g32",
     "8da4w-g7-asym",
     "8da4w-row:f32",
@@ -214,6 +226,13 @@ static void fill(float *x, int64_t count, uint32_t seed)
         seed = seed * 1664525U + 1013904223U;
         x[i] = ((float)(seed >> 8) / 0x1p24f - 0.5f) * 0.3f;
     }
+}
+
+/* A signal-to-noise ratio that these codes of evenly spread weights exceed. */
+static double least_db(const nib_scheme *s)
+{
+    const int bits = nib__code_bits(s->code);
+    return bits >= 4 ? 15 : bits == 3 ? 9 : bits == 2 ? 3 : -1;
 }
 
 /* Odd n, odd k, short last groups. Every block of rows gives the same codes by itself (unless the
@@ -242,7 +261,7 @@ static void test_any_shape(void **state)
             }
             assert_true(fabs(signal - whole.signal) <= 1e-12 * signal);
             assert_true(fabs(error - whole.error) <= 1e-9 * signal);
-            assert_true(k < 8 || nib__sqnr_db(signal, error) > 15);
+            assert_true(k < 8 || nib__sqnr_db(signal, error) > least_db(&whole.q.scheme));
             const int64_t group = whole.q.scheme.group, last = k - k % nib__max(group, 1);
             if (group <= 0 || last == k || last == 0 || whole.q.tensor_scale != 0)
                 continue;
@@ -267,8 +286,12 @@ static void test_zero_and_constant(void **state)
             static const nib_type sources[] = {NIB_TYPE_F32, NIB_TYPE_BF16, NIB_TYPE_F16};
             if (source == 2 && strncmp(all_schemes[c], "mx", 2) == 0)
                 continue;
-            /* int4 clips 7.5 to 7; e2m1 has no value between 4 and 6 */
-            const float part = strstr(all_schemes[c], "fp4") != NULL ? 0.201f : 0.071f;
+            /* int4 clips 7.5 to 7, int3 3.5 to 3; e2m1 has no value between 4 and 6 */
+            const float part = strstr(all_schemes[c], "fp4") != NULL     ? 0.201f
+                               : strncmp(all_schemes[c], "int3", 4) == 0 ? 0.15f
+                                                                         : 0.071f;
+            /* half of the smallest range, 1e-6, if f16 cannot hold a step of it */
+            const float least = strstr(all_schemes[c], "floatzero") != NULL ? 6e-7f : 1e-7f;
             for (int v = 0; v < 3; v++) {
                 const float value = v == 0 ? 0 : v == 1 ? 1.5f : -0.625f;
                 for (int j = 0; j < 2 * 33; j++)
@@ -279,7 +302,7 @@ static void test_zero_and_constant(void **state)
                 for (int64_t i = 0; i < 2; i++) {
                     nib__weight_row(&r.w, i, row);
                     for (int j = 0; j < 33; j++)
-                        if (!(fabsf(row[j] - value) <= fabsf(value) * part + 1e-7f))
+                        if (!(fabsf(row[j] - value) <= fabsf(value) * part + least))
                             fail_msg("%s: %g became %g", all_schemes[c], (double)value,
                                      (double)row[j]);
                 }
@@ -429,6 +452,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equal_to_torchao),
         cmocka_unit_test(test_fp4_equal_to_torchao),
+        cmocka_unit_test(test_other_widths_equal_to_torchao),
         cmocka_unit_test(test_activation_formulas),
         cmocka_unit_test(test_any_shape),
         cmocka_unit_test(test_zero_and_constant),

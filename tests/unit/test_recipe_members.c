@@ -2,7 +2,8 @@
  *
  * The members of recipe files one by one: torchao's settings in configs, in maps of names and in
  * Hugging Face's object, and the members of the other forms. Each allowed value gives its scheme,
- * and each other value is refused. test_recipe.c compares schemes with torchao's own numbers.
+ * and each other value is refused. test_recipe_torchao.c compares schemes with torchao's own
+ * numbers.
  */
 #include "ledger_lines.h"
 #include "recipe.h"

@@ -78,6 +78,12 @@ static void test_canonical_names(void **state)
         {"int4wo-g1073741824", "int4wo-g1073741824"},
         {"int4wo-intzero", "int4wo-g32-intzero"},
         {"int4wo-intzero-row", "int4wo-row-intzero"},
+        {"int1wo", "int1wo-g32"},
+        {"int2wo-floatzero", "int2wo-g32-floatzero"},
+        {"int3wo-asym-g64", "int3wo-g64-asym"},
+        {"int5wo-row-sym", "int5wo-row"},
+        {"int6wo-ao017", "int6wo-g32-ao017"},
+        {"int7wo-floatzero-row", "int7wo-row-floatzero"},
         {"int4wo-ao017-g64-intzero", "int4wo-g64-intzero-ao017"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -147,6 +153,11 @@ static void test_rejects_bad_names(void **state)
         "int4wo--sym",
         "4da4w-static",
         "int8wo-intzero",
+        "int3wo-intzero",
+        "int4wo-floatzero",
+        "int3wo-tensor",
+        "int2wo-asym-floatzero",
+        "int2wo-floatzero-ao017",
         "8da4w-intzero",
         "8da4w-ggml",
         "q4_k-g32",
@@ -230,7 +241,7 @@ static void test_bases(void **state)
         if (wanted != NULL)
             assert_string_equal(takes, wanted);
     }
-    assert_int_equal(count, 21);
+    assert_int_equal(count, 27);
 }
 
 static void test_groups(void **state)

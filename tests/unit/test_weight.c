@@ -762,7 +762,7 @@ static void test_bad_nibble(void **state)
         const char *from, *to;
         nib_status status;
     } cases[] = {
-        {"\\\"i4\\\"", "\\\"i5\\\"", NIB_UNSUPPORTED},
+        {"\\\"i4\\\"", "\\\"i9\\\"", NIB_UNSUPPORTED},
         {"\\\"i4\\\"", "\\\"nv4\\\"", NIB_BAD_INPUT}, /* in groups of 32, not 16 */
         {"\\\"group\\\": 32", "\\\"group\\\": 0", NIB_BAD_INPUT},
         {"\\\"none\\\"", "\\\"int\\\"", NIB_BAD_INPUT}, /* zero points are missing */

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes codes and scales of torchao 0.18 for small weights (tests/golden/quant_torchao.txt); with
 --activations for f32 activations (tests/golden/quant_activations.txt), with --fp4 for 4-bit floats
-(tests/golden/quant_fp4.txt).
+(tests/golden/quant_fp4.txt), with --intx for integers of 1, 2, 3, 5, 6 and 7 bits (tests/golden/quant_intx.txt).
 
 Usage: python3 tools/golden/make_quant_golden.py > tests/golden/quant_torchao.txt
        python3 tools/golden/make_quant_golden.py --activations > tests/golden/quant_activations.txt
        python3 tools/golden/make_quant_golden.py --fp4 > tests/golden/quant_fp4.txt
+       python3 tools/golden/make_quant_golden.py --intx > tests/golden/quant_intx.txt
 Needs: torch, torchao==0.18.0. Runs on the CPU.
 
 Lines:  input NAME TYPE N K HEX             values, little endian
@@ -342,6 +343,36 @@ def fp4():
                       "-" if whole is None else hexed(whole.reshape(1)))
 
 
+def narrow(bits):
+    name = f"int{bits}wo"
+    return [
+        (f"{name}-g32", intx(bits, 32, SYM), False),
+        (f"{name}-g32-asym", intx(bits, 32, ASYM), True),
+        (f"{name}-row", intx(bits, 0, SYM), False),
+        (f"{name}-g32-asym-ao017", old_eps(bits, 32, ASYM), True),
+        (f"{name}-g32-asym:f32", intx(bits, 32, ASYM, torch.float32), True),
+    ]
+
+
+def all_narrow():
+    g = torch.Generator().manual_seed(SEED + 4)
+    small = torch.randn(3, 64, generator=g)
+    print(f"# torchao {torchao.__version__}, torch {torch.__version__.split('+')[0]}, seed {SEED},"
+          " python3 tools/golden/make_quant_golden.py --intx")
+    for name, make in (("small", lambda d: small.to(d)), ("special", special)):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            w = make(dtype)
+            title = f"{name}_{NAMES[dtype]}"
+            print("input", title, NAMES[dtype], *w.shape, hexed(w))
+            for bits in (1, 2, 3, 5, 6, 7):
+                for scheme, run, has_zeros in narrow(bits):
+                    if name == "special" and "g32-asym" not in scheme[-8:]:
+                        continue
+                    codes, scales, zeros = run(w)
+                    print("case", scheme, title, hexed(codes), hexed(scales),
+                          hexed(zeros) if has_zeros else "-")
+
+
 def wanted(scheme, name, dtype):
     """True for all schemes on small f32 and bf16 inputs, and on other inputs for those that can differ there."""
     if dtype == torch.float16:  # torchao has no MX for f16
@@ -363,6 +394,8 @@ def main():
         return activations()
     if sys.argv[1:] == ["--fp4"]:
         return fp4()
+    if sys.argv[1:] == ["--intx"]:
+        return all_narrow()
     g = torch.Generator().manual_seed(SEED)
     small, wide = torch.randn(3, 64, generator=g), torch.randn(5, 96, generator=g) * 0.05
     print(f"# torchao {torchao.__version__}, torch {torch.__version__.split('+')[0]}, seed {SEED},"

@@ -113,7 +113,8 @@ static nib_status set_int_activations(const nib_weight_query *q, const nib_codin
     nib_weight *w = q->out;
     const bool per_batch = equals(in->strategy, "tensor") || in->strategy[0] == 0;
     const bool is_static = in->dynamic[0] == 0 || equals(in->dynamic, "false");
-    const bool int_weight = nib__code_is_int(w->scheme.code);
+    const bool int_weight =
+        nib__code_is_int(w->scheme.code) && !nib__code_is_odd_int(w->scheme.code);
     w->scheme.act_symmetric = in->symmetric;
     if (int_weight && is_static && in->bits == 8 && per_batch) {
         w->scheme.act = NIB_ACT_I8_STATIC;
@@ -204,8 +205,8 @@ static nib_status read_packed_zeros(const nib_weight_query *q, const nib_coding 
     }
     if (zeros->type != NIB_TYPE_I32 || w->scheme.group == NIB_GROUP_TENSOR)
         return nib__weight_read_zeros(q, zero_point);
-    const int64_t per = c->bits == 4 ? 8 : 4;
-    const int64_t shape[2] = {nib__ceil_div(w->n, per), nib__scheme_groups(&w->scheme, w->k)};
+    const int64_t shape[2] = {nib__ceil_div(w->n * c->bits, 32),
+                              nib__scheme_groups(&w->scheme, w->k)};
     NIB_TRY(nib__weight_expect(q, zero_point, zeros, NIB_TYPE_I32, 2, shape));
     w->layout = NIB_LAYOUT_WORDS_ZEROS;
     w->zeros = zeros->data;
@@ -217,11 +218,11 @@ static nib_status read_pack(const nib_weight_query *q, const nib_coding *c)
 {
     nib_weight *w = q->out;
     const nib_tensor *codes = nib__weight_part(q, packed);
-    if (!equals(c->type, "int") || (c->bits != 4 && c->bits != 8))
+    if (!equals(c->type, "int") || c->bits < 1 || c->bits > 8)
         return refuse_coding(q, c);
-    w->scheme.code = c->bits == 4 ? NIB_CODE_I4 : NIB_CODE_I8;
+    w->scheme.code = nib__int_code(c->bits);
     NIB_TRY(read_shape(q));
-    const int64_t shape[2] = {w->n, nib__ceil_div(w->k, c->bits == 4 ? 8 : 4)};
+    const int64_t shape[2] = {w->n, nib__ceil_div(w->k * c->bits, 32)};
     NIB_TRY(nib__weight_expect(q, packed, codes, NIB_TYPE_I32, 2, shape));
     w->codes = codes->data;
     w->layout = NIB_LAYOUT_WORDS;
@@ -236,7 +237,7 @@ static nib_status read_ints(const nib_weight_query *q, const nib_coding *c)
     nib_weight *w = q->out;
     if (!equals(c->type, "int") || c->bits < 1 || c->bits > 8)
         return refuse_coding(q, c);
-    w->scheme.code = c->bits == 4 ? NIB_CODE_I4 : NIB_CODE_I8; /* one per byte in both cases */
+    w->scheme.code = nib__int_code(c->bits); /* one per byte */
     NIB_TRY(nib__weight_read_bytes(q, plain, NIB_TYPE_I8));
     NIB_TRY(read_group(q, c));
     NIB_TRY(nib__weight_read_grid(q, scale, NIB_TYPE_NONE));

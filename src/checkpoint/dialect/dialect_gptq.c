@@ -23,14 +23,14 @@ bool nib__weight_is_gptq(const nib_weight_query *q, const nib_tensor *codes)
     return q->cp->coding != NULL && q->cp->coding->method == NIB_METHOD_GPTQ;
 }
 
-static nib_status read_codes(const nib_weight_query *q, int64_t per)
+static nib_status read_codes(const nib_weight_query *q, int64_t bits)
 {
     nib_weight *w = q->out;
     const nib_tensor *codes = nib__weight_part(q, qweight), *index = nib__weight_part(q, g_idx);
     NIB_TRY(nib__weight_expect_matrix(q, qweight, codes, NIB_TYPE_I32));
     w->n = codes->shape[1];
-    w->k = index != NULL && index->rank == 1 ? index->shape[0] : codes->shape[0] * per;
-    const int64_t shape[2] = {nib__ceil_div(w->k, per), w->n};
+    w->k = index != NULL && index->rank == 1 ? index->shape[0] : codes->shape[0] * 32 / bits;
+    const int64_t shape[2] = {nib__ceil_div(w->k * bits, 32), w->n};
     NIB_TRY(nib__weight_expect(q, qweight, codes, NIB_TYPE_I32, 2, shape));
     w->codes = codes->data;
     return NIB_OK;
@@ -40,7 +40,7 @@ static nib_status read_codes(const nib_weight_query *q, int64_t per)
 static void report_wrapped_zeros(const nib_weight_query *q)
 {
     const nib_weight *w = q->out;
-    const int lowest = w->scheme.code == NIB_CODE_I4 ? -8 : -128;
+    const int lowest = -nib__code_most(w->scheme.code) - 1;
     const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
     if (q->ledger == NULL || w->layout != NIB_LAYOUT_GPTQ_LESS_ONE ||
         w->scheme.zero == NIB_ZERO_NONE)
@@ -59,15 +59,14 @@ nib_status nib__weight_gptq(const nib_weight_query *q)
 {
     const nib_quantization *config = q->cp->coding;
     nib_weight *w = q->out;
-    const int64_t per = 32 / config->bits;
-    w->scheme = (nib_scheme){.code = config->bits == 4 ? NIB_CODE_I4 : NIB_CODE_I8,
+    w->scheme = (nib_scheme){.code = nib__int_code(config->bits),
                              .group = config->group > 0 ? config->group : NIB_GROUP_ROW,
                              .symmetric = true};
-    NIB_TRY(read_codes(q, per));
+    NIB_TRY(read_codes(q, config->bits));
     w->layout = config->zeros_less_one ? NIB_LAYOUT_GPTQ_LESS_ONE : NIB_LAYOUT_GPTQ;
     NIB_TRY(nib__weight_read_columns(q, scales));
     const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
-    const int64_t shape[2] = {groups, nib__ceil_div(w->n, per)};
+    const int64_t shape[2] = {groups, nib__ceil_div(w->n * config->bits, 32)};
     const nib_tensor *zeros = nib__weight_part(q, qzeros);
     NIB_TRY(nib__weight_expect(q, qzeros, zeros, NIB_TYPE_I32, 2, shape));
     w->zeros = zeros->data;

@@ -4,7 +4,8 @@
  * under M.weight a JSON description with every field of the scheme, so that later changes of names
  * or defaults cannot change the meaning of a file. Tensors are named as in torchao:
  *
- *   M._weight_qdata       I8, F8_E4M3 or F8_E5M2 [n][k]; U8 [n][ceil(k/2)] for 4 bits, low first
+ *   M._weight_qdata       I8, F8_E4M3 or F8_E5M2 [n][k]; U8 [n][ceil(k/2)] for 4 bits, low first;
+ *                         I32 [n][ceil(k*b/32)] for integers of other widths b: NIB_LAYOUT_WORDS
  *   M._weight_scale       float, F8_E8M0 (mx8, mx4) or F8_E4M3 (nv4) [n][ceil(k/g)]; [1][1] for one
  *                         scale per tensor
  *   M._weight_per_tensor_scale   F32 [], for nv4 with a per-tensor scale on top of block scales
@@ -78,11 +79,14 @@ static const char *fit_nibble(char out[160], nib_output_weight *weight)
 static void layout_nibble(nib_file_layout *out, const nib_output_weight *w)
 {
     const nib_scheme *s = &w->scheme;
-    const bool nibbles = nib__nibble_layout(s->code) == NIB_LAYOUT_NIBBLE;
+    const nib_code_layout layout = nib__code_layout(s->code);
     const int64_t rows = s->group == NIB_GROUP_TENSOR ? 1 : w->n;
-    *out = (nib_file_layout){.pieces = nibbles ? NIB_PIECES_NIBBLES : NIB_PIECES_BYTES};
+    *out = (nib_file_layout){.pieces = layout == NIB_LAYOUT_WORDS    ? NIB_PIECES_WORDS
+                                       : layout == NIB_LAYOUT_NIBBLE ? NIB_PIECES_NIBBLES
+                                                                     : NIB_PIECES_BYTES,
+                             .bits = nib__code_bits(s->code)};
     out->codes = (nib_output_part){
-        qdata, nib__code_type(s->code), 2, {w->n, nibbles ? nib__ceil_div(w->k, 2) : w->k}};
+        qdata, nib__code_type(s->code), 2, {w->n, nib__code_columns(s->code, w->k)}};
     out->scales = (nib_output_part){scale, w->scale_type, 2, {rows, nib__scheme_groups(s, w->k)}};
     out->zeros = out->scales;
     out->zeros.suffix = w->zero_type == NIB_TYPE_NONE ? NULL : zero_point;
@@ -174,12 +178,12 @@ static nib_status read_scheme(const nib_weight_query *q, const description *d)
                                 "has code \"%s\", zero \"%s\" and groups of %" PRId64
                                 ", which cannot be combined",
                                 d->code, d->zero, d->group);
+    if (nib__code_is_odd_int(s->code) && s->act != NIB_ACT_FLOAT)
+        return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",
+                                "has code \"%s\" and act \"%s\"; integers of this width have "
+                                "float activations only",
+                                d->code, d->act);
     return NIB_OK;
-}
-
-nib_code_layout nib__nibble_layout(nib_code code)
-{
-    return nib__code_bits(code) == 4 ? NIB_LAYOUT_NIBBLE : NIB_LAYOUT_BYTE;
 }
 
 /* Reads the per-tensor scale, under either of its names. */
@@ -206,9 +210,8 @@ static nib_status read_parts(const nib_weight_query *q)
     const nib_tensor *z = nib__weight_part(q, zero_point);
     const bool one = w->scheme.group == NIB_GROUP_TENSOR;
     const int64_t groups = nib__scheme_groups(&w->scheme, w->k);
-    w->layout = nib__nibble_layout(w->scheme.code);
-    const int64_t code_shape[2] = {w->n,
-                                   w->layout == NIB_LAYOUT_NIBBLE ? nib__ceil_div(w->k, 2) : w->k};
+    w->layout = nib__code_layout(w->scheme.code);
+    const int64_t code_shape[2] = {w->n, nib__code_columns(w->scheme.code, w->k)};
     const int64_t scale_shape[2] = {one ? 1 : w->n, groups};
     NIB_TRY(nib__weight_expect(q, qdata, c, nib__code_type(w->scheme.code), 2, code_shape));
     NIB_TRY(nib__weight_expect(q, scale, s, NIB_TYPE_NONE, 2, scale_shape));

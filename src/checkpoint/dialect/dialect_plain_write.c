@@ -78,7 +78,7 @@ static const char *fit_compressed(char out[160], nib_output_weight *w)
     const nib_scheme *s = &w->scheme;
     const bool fp8 = s->code == NIB_CODE_E4M3;
     if (!nib__code_is_int(s->code) && !fp8)
-        return "nibble writes only int4, int8 and e4m3 in this format";
+        return "nibble writes only integers and e4m3 in this format";
     if (s->zero == NIB_ZERO_FLOAT)
         return "its zero points are integers";
     if (w->ordered && (fp8 || s->act != NIB_ACT_FLOAT))
@@ -100,7 +100,7 @@ static void layout_compressed(nib_file_layout *out, const nib_output_weight *w)
                   rows = s->group == NIB_GROUP_TENSOR
                              ? 1
                              : nib__ceil_div(w->n, nib__max(1, w->scale_rows));
-    const int64_t per = 32 / nib__code_bits(s->code); /* codes in an int32 */
+    const int bits = nib__code_bits(s->code);
     const bool packed = nib__code_is_int(s->code) && s->act == NIB_ACT_FLOAT;
     *out = (nib_file_layout){.codes = part(".weight", NIB_TYPE_I8, w->n, w->k)};
     if (!nib__code_is_int(s->code))
@@ -113,11 +113,12 @@ static void layout_compressed(nib_file_layout *out, const nib_output_weight *w)
     out->zeros.type = NIB_TYPE_I8;
     if (!packed)
         return;
-    out->codes = part(".weight_packed", NIB_TYPE_I32, w->n, nib__ceil_div(w->k, per));
-    out->pieces = per == 8 ? NIB_PIECES_WORDS4 : NIB_PIECES_WORDS8;
+    out->codes = part(".weight_packed", NIB_TYPE_I32, w->n, nib__ceil_div(w->k * bits, 32));
+    out->pieces = NIB_PIECES_WORDS;
+    out->bits = bits;
     out->zeros.type = NIB_TYPE_I32;
-    out->zeros.shape[0] = nib__ceil_div(rows, per);
-    out->zero_order = per == 8 ? NIB_ORDER_WORDS4 : NIB_ORDER_WORDS8;
+    out->zeros.shape[0] = nib__ceil_div(rows * bits, 32);
+    out->zero_order = NIB_ORDER_WORDS;
     out->size = (nib_output_part){".weight_shape", NIB_TYPE_I64, 1, {2}};
     out->input_groups = w->ordered;
     if (w->ordered && s->group > 0) /* the order is irrelevant for one group */

@@ -43,8 +43,8 @@ const nib_dialect_row nib__dialects[NIB_DIALECT_COUNT] = {
             .name = "torchao",
             .files = "safetensors, as torchao 0.15 to 0.18 and transformers write them",
             .holds = "Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor, Float8Tensor, MXTensor, "
-                     "NVFP4Tensor: int8, "
-                     "int4, e4m3, mxfp8, mxfp4, nvfp4; weight-only, or int8, e4m3, mxfp8, mxfp4 or "
+                     "NVFP4Tensor: int1 to "
+                     "int8, e4m3, mxfp8, mxfp4, nvfp4; weight-only, or int8, e4m3, mxfp8, mxfp4 or "
                      "nvfp4 "
                      "activations; "
                      "read also Int4TilePackedTo4dTensor",
@@ -59,7 +59,7 @@ const nib_dialect_row nib__dialects[NIB_DIALECT_COUNT] = {
         {
             .name = "compressed-tensors",
             .files = "safetensors",
-            .holds = "pack-quantized (int4, int8), int-quantized, float-quantized; "
+            .holds = "pack-quantized (int1 to int8), int-quantized, float-quantized; "
                      "read also mxfp4, mxfp8, nvfp4; "
                      "groups, channels, tensors, blocks, g_idx; symmetric or not",
             .bias = "float",

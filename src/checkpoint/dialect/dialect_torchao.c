@@ -119,6 +119,11 @@ static const char qdata[] = "._weight_qdata", scale[] = "._weight_scale",
 
 static bool equals(const char *a, const char *b) { return strcmp(a, b) == 0; }
 
+static bool is_below_int8(nib_code code)
+{
+    return nib__code_is_int(code) && nib__code_bits(code) < 8;
+}
+
 /* Sets the group from block_size: [n, k] one scale, [1, k] one per row, [1, g] groups; for float8
  * also [r, g] blocks. */
 static nib_status read_group(const nib_weight_query *q, const description *d)
@@ -145,9 +150,10 @@ static nib_status read_group(const nib_weight_query *q, const description *d)
                                 "; torchao writes no such tensor",
                                 g, w->k);
     else
-        /* One group per row is the same as one scale per row; short int4 rows count as groups. */
+        /* One group per row is the same as one scale per row; short rows of int1 to int7 count as
+         * groups. */
         w->scheme.group =
-            g == w->k && (g > 256 || w->scheme.code != NIB_CODE_I4) ? NIB_GROUP_ROW : g;
+            g == w->k && (g > 256 || !is_below_int8(w->scheme.code)) ? NIB_GROUP_ROW : g;
     w->scale_rows = rows > 1 && w->scheme.group != NIB_GROUP_TENSOR ? rows : 0;
     return NIB_OK;
 }
@@ -285,14 +291,16 @@ static nib_status read_intx(const nib_weight_query *q, const description *d)
                                 "is %s in an IntxUnpackedToInt8Tensor; only integer zero "
                                 "points are supported",
                                 nib__type_stored_name(zeros->type));
-    w->scheme.code = width[0] <= '4' ? NIB_CODE_I4 : NIB_CODE_I8;
-    if (width[0] != '4' && width[0] != '8')
+    const bool is_weight_only = d->act_name[0] == 0;
+    w->scheme.code = nib__int_code(is_weight_only ? width[0] - '0' : width[0] <= '4' ? 4 : 8);
+    if (!is_weight_only && width[0] != '4' && width[0] != '8')
         nib__weight_report(q, ".weight", d->target, width[0] < '4' ? "int4" : "int8", 0,
-                           "the codes are the same in the wider type");
+                           "the codes are the same in the wider type, whose kernels have int8 "
+                           "activations");
     NIB_TRY(nib__weight_read_bytes(q, qdata, NIB_TYPE_I8));
     NIB_TRY(read_group(q, d));
     NIB_TRY(read_scales(q, true));
-    if (d->act_name[0] == 0)
+    if (is_weight_only)
         return NIB_OK;
     if (!equals(d->act_name, "int8_asym_per_token"))
         return nib__weight_fail(q, NIB_UNSUPPORTED, ".weight",

@@ -16,7 +16,8 @@ static tensor_class choose_class(const nib_scheme *s)
     case NIB_CODE_I8: return s->group <= 0 && s->symmetric ? INT8 : INTX;
     case NIB_CODE_I4: return s->zero == NIB_ZERO_FLOAT ? INT4 : INTX;
     default:
-        return nib__code_is_mx(s->code)                          ? MX
+        return nib__code_is_odd_int(s->code)                     ? INTX
+               : nib__code_is_mx(s->code)                        ? MX
                : nib__codes[s->code].scale_type == NIB_TYPE_E4M3 ? NV
                                                                  : FLOAT8;
     }
@@ -80,7 +81,7 @@ static const char *fit_torchao(char out[160], nib_output_weight *w)
     if (choose_class(s) == INTX && s->group == NIB_GROUP_TENSOR)
         return "torchao's asymmetric integers have one scale per row or group";
     if (choose_class(s) == INTX && s->zero == NIB_ZERO_FLOAT)
-        return "torchao's int8 has integer zero points";
+        return "torchao's integers of this width have integer zero points";
     if (choose_class(s) == FLOAT8 && s->group > 0)
         return "torchao's fp8 weights have one scale per row or tensor";
     if (s->code == NIB_CODE_E5M2)
@@ -119,8 +120,8 @@ static void layout_torchao(nib_file_layout *out, const nib_output_weight *w)
                                  (class == INT8 || class == INTX) && w->zero_type == NIB_TYPE_NONE};
     out->zero_order = out->order;
     out->codes =
-        part("._weight_qdata", s->code == NIB_CODE_I4 ? NIB_TYPE_I8 : nib__code_type(s->code), w->n,
-             nibbles ? nib__ceil_div(w->k, 2) : w->k);
+        part("._weight_qdata", nib__code_is_int(s->code) ? NIB_TYPE_I8 : nib__code_type(s->code),
+             w->n, nibbles ? nib__ceil_div(w->k, 2) : w->k);
     out->scales = class == INT4 ? part(scale, w->scale_type, groups, rows)
                   : tiles       ? part(scale, w->scale_type, nib__ceil_div(w->n, 128) * 32,
                                        nib__ceil_div(groups, 4) * 16)
@@ -246,7 +247,7 @@ static void describe_int8(nib_jsonw *w, const nib_output_weight *weight)
 static void describe_intx(nib_jsonw *w, const nib_output_weight *weight)
 {
     const nib_scheme *s = &weight->scheme;
-    put_dtype(w, "target_dtype", s->code == NIB_CODE_I4 ? "int4" : "int8");
+    put_dtype(w, "target_dtype", nib__codes[s->code].name);
     put_block_size(w, weight);
     put_dtype(w, "dtype", dtype_name(weight->source));
     nib__jsonw_pair_string(w, "activation_quantization",
@@ -417,7 +418,7 @@ static void config_intx(nib_jsonw *w, const nib_output_weight *weight)
     const nib_scheme *s = &weight->scheme;
     const bool act = s->act == NIB_ACT_I8_TOKEN;
     open_typed(w, act ? "Int8DynamicActivationIntxWeightConfig" : "IntxWeightOnlyConfig", 2);
-    put_dtype(w, "weight_dtype", s->code == NIB_CODE_I4 ? "int4" : "int8");
+    put_dtype(w, "weight_dtype", nib__codes[s->code].name);
     nib__jsonw_key(w, act ? "weight_granularity" : "granularity");
     put_intx_granularity(w, s->group);
     put_typed(w, act ? "weight_mapping_type" : "mapping_type", "MappingType",

@@ -53,8 +53,7 @@ typedef struct nib_output_part {
 typedef enum nib_pieces {
     NIB_PIECES_BYTES,   /* unchanged */
     NIB_PIECES_NIBBLES, /* two per byte, the first in the low half */
-    NIB_PIECES_WORDS4,  /* eight per little-endian int32, code + 8, the first lowest */
-    NIB_PIECES_WORDS8,  /* four per int32, code + 128 */
+    NIB_PIECES_WORDS,   /* little-endian int32, as in NIB_LAYOUT_WORDS */
     NIB_PIECES_FLOATS,  /* no codes: values in the part's type */
     NIB_PIECES_BLOCKS,  /* blocks of the part's type, with codes and scales */
 } nib_pieces;
@@ -64,8 +63,7 @@ typedef enum nib_order {
     NIB_ORDER_ROWS,   /* [n][groups] */
     NIB_ORDER_GROUPS, /* [groups][n] */
     NIB_ORDER_TILES,  /* bytes in tiles of 128 x 4 (see nib__tile_scales), padded with 0 */
-    NIB_ORDER_WORDS4, /* int zeros, eight rows per int32, zero + 8: [ceil(n/8)][groups] */
-    NIB_ORDER_WORDS8, /* four rows per int32, zero + 128 */
+    NIB_ORDER_WORDS,  /* int zeros of b bits, packed along n: [ceil(n*b/32)][groups] */
 } nib_order;
 
 typedef struct nib_file_layout {
@@ -75,6 +73,7 @@ typedef struct nib_file_layout {
     nib_output_part inputs; /* act-order: the input of each column; or, if input_groups, */
     bool input_groups;      /* the group of each input, with codes in the order of inputs */
     nib_pieces pieces;
+    int bits; /* of a code or zero in words */
     nib_order order, zero_order;
     bool zero_filled; /* stores zeros, all 0, although the scheme has none */
 } nib_file_layout;
@@ -88,9 +87,9 @@ void nib__file_layout_row(const nib_file_layout *layout, const int8_t *codes, in
 bool nib__file_layout_blocks(const nib_file_layout *layout, const int8_t *codes, float *scales,
                              float *zeros, int64_t k, uint8_t *out);
 uint64_t nib__output_part_bytes(const nib_output_part *part); /* 0 if it is not stored */
-/* Writes values [n][groups] of the part's type (int8 for the packed orders) as the bytes of the
- * part, which must be zeroed. */
-void nib__file_layout_values(nib_order order, const nib_output_part *part, uint8_t *to,
+/* Writes values [n][groups] of the part's type (int8 of `bits` for WORDS) as the bytes of the part,
+ * which must be zeroed. */
+void nib__file_layout_values(nib_order order, int bits, const nib_output_part *part, uint8_t *to,
                              const uint8_t *from, int64_t n, int64_t groups);
 
 typedef struct nib_dialect_writer {
@@ -121,9 +120,6 @@ bool nib__is_bias_part(const char *suffix);
 nib_type nib__torchao_scale_dtype(const nib_output_weight *weight);
 /* Writes the config that produces such weights, as torchao's config_to_dict does. */
 void nib__torchao_config(nib_jsonw *w, const nib_output_weight *weight);
-
-/* NIBBLE for codes of 4 bits, else BYTE. */
-nib_code_layout nib__nibble_layout(nib_code code);
 
 /* Rearranges one-byte scales [n][groups] into tiles. to: ceil(n/128) * ceil(groups/4) * 512 zeroed
  * bytes. */

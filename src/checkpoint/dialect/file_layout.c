@@ -22,8 +22,7 @@ int64_t nib__file_layout_row_bytes(const nib_file_layout *layout, int64_t k)
 {
     switch (layout->pieces) {
     case NIB_PIECES_NIBBLES: return nib__ceil_div(k, 2);
-    case NIB_PIECES_WORDS4: return nib__ceil_div(k, 8) * 4;
-    case NIB_PIECES_WORDS8: return nib__ceil_div(k, 4) * 4;
+    case NIB_PIECES_WORDS: return nib__ceil_div(k * layout->bits, 32) * 4;
     case NIB_PIECES_BLOCKS:
         return k / nib__type_block_elements(layout->codes.type) *
                nib__type_block_bytes(layout->codes.type);
@@ -32,29 +31,14 @@ int64_t nib__file_layout_row_bytes(const nib_file_layout *layout, int64_t k)
     }
 }
 
-/* Packs codes of `bits` with an offset, lowest bits first. Unused bits of the last byte are 0 and
- * never read. */
-static void pack_offset(uint8_t *out, const int8_t *codes, int64_t count, int bits)
-{
-    for (int64_t j = 0; j < count; j++) {
-        if (bits == 8)
-            out[j] = (uint8_t)(codes[j] + 128);
-        else if (j % 2 == 0)
-            out[j / 2] = (uint8_t)(codes[j] + 8);
-        else
-            out[j / 2] |= (uint8_t)((codes[j] + 8) << 4);
-    }
-}
-
 void nib__file_layout_row(const nib_file_layout *layout, const int8_t *codes, int64_t k,
                           uint8_t *out)
 {
     switch (layout->pieces) {
     case NIB_PIECES_NIBBLES: nib__pack_i4(out, codes, k); return;
-    case NIB_PIECES_WORDS4:
-    case NIB_PIECES_WORDS8:
+    case NIB_PIECES_WORDS:
         memset(out, 0, (size_t)nib__file_layout_row_bytes(layout, k));
-        pack_offset(out, codes, k, layout->pieces == NIB_PIECES_WORDS4 ? 4 : 8);
+        nib__pack_bits(out, codes, k, layout->bits);
         return;
     default: memcpy(out, codes, (size_t)k); return;
     }
@@ -132,30 +116,38 @@ static void transpose(uint8_t *to, const uint8_t *from, int64_t n, int64_t group
         }
 }
 
-/* Packs int8 zeros [n][groups], `per` rows to an int32, into [ceil(n/per)][groups]. */
-static void pack_zeros(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups, int per)
+/* Sets bits of a word. */
+static void add_bits(uint8_t *at, uint32_t bits)
 {
-    const int bits = 32 / per;
+    uint32_t word;
+    memcpy(&word, at, sizeof word);
+    word |= bits;
+    memcpy(at, &word, sizeof word);
+}
+
+/* Packs int8 zeros [n][groups] along n, into [ceil(n*bits/32)][groups]. */
+static void pack_zeros(uint8_t *to, const uint8_t *from, int64_t n, int64_t groups, int bits)
+{
     const uint32_t offset = 1U << (bits - 1), mask = (1U << bits) - 1;
     for (int64_t i = 0; i < n; i++)
         for (int64_t g = 0; g < groups; g++) {
-            uint8_t *at = to + (i / per * groups + g) * 4;
-            uint32_t word;
-            memcpy(&word, at, sizeof word);
-            word |= (((uint32_t)(int8_t)from[i * groups + g] + offset) & mask) << (i % per * bits);
-            memcpy(at, &word, sizeof word);
+            const uint64_t zero = ((uint32_t)(int8_t)from[i * groups + g] + offset) & mask;
+            const uint64_t both = zero << (i * bits % 32);
+            uint8_t *at = to + (i * bits / 32 * groups + g) * 4;
+            add_bits(at, (uint32_t)both);
+            if (both >> 32 != 0)
+                add_bits(at + 4 * groups, (uint32_t)(both >> 32));
         }
 }
 
-void nib__file_layout_values(nib_order order, const nib_output_part *part, uint8_t *to,
+void nib__file_layout_values(nib_order order, int bits, const nib_output_part *part, uint8_t *to,
                              const uint8_t *from, int64_t n, int64_t groups)
 {
     const int64_t width = nib__type_bits(part->type) / 8;
     switch (order) {
     case NIB_ORDER_GROUPS: transpose(to, from, n, groups, width); return;
     case NIB_ORDER_TILES: nib__tile_scales(to, from, n, groups); return;
-    case NIB_ORDER_WORDS4: pack_zeros(to, from, n, groups, 8); return;
-    case NIB_ORDER_WORDS8: pack_zeros(to, from, n, groups, 4); return;
+    case NIB_ORDER_WORDS: pack_zeros(to, from, n, groups, bits); return;
     default: memcpy(to, from, (size_t)(n * groups * width)); return;
     }
 }

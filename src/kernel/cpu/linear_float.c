@@ -80,6 +80,12 @@ size_t nib__linear_float_scratch(const void *args)
     AVX512(in, IN, word, CODE, NUMBERS, sums), AVX2(in, IN, word, CODE, NUMBERS, sums),            \
         NEON(in, IN, word, CODE, NUMBERS, sums), REF(in, IN, word, CODE, NUMBERS, sums)
 
+/* Integers of other widths than 4 and 8. */
+#define ODD(in, IN, NUMBERS, sums)                                                                 \
+    ROWS(in, IN, "w1g", I1, NUMBERS, sums), ROWS(in, IN, "w2g", I2, NUMBERS, sums),                \
+        ROWS(in, IN, "w3g", I3, NUMBERS, sums), ROWS(in, IN, "w5g", I5, NUMBERS, sums),            \
+        ROWS(in, IN, "w6g", I6, NUMBERS, sums), ROWS(in, IN, "w7g", I7, NUMBERS, sums)
+
 static const nib_kernel rows[] = {
     ROWS("f32", F32, "f32", F32, F32, f32),
     ROWS("f32", F32, "f16", F16, F32, f32),
@@ -91,6 +97,7 @@ static const nib_kernel rows[] = {
     ROWS("f32", F32, "mx8", MX8, F32, f32),
     ROWS("f32", F32, "mx4", MX4, F32, f32),
     ROWS("f32", F32, "nv4", NV4, F32, f32),
+    ODD("f32", F32, F32, f32),
 
     ROWS("f16", F16, "f32", F32, F32, f32),
     ROWS("f16", F16, "f16", F16, F32, f32),
@@ -102,6 +109,7 @@ static const nib_kernel rows[] = {
     ROWS("f16", F16, "mx8", MX8, F32, f32),
     ROWS("f16", F16, "mx4", MX4, F32, f32),
     ROWS("f16", F16, "nv4", NV4, F32, f32),
+    ODD("f16", F16, F32, f32),
 
     ROWS("bf16", BF16, "f32", F32, F32, f32),
     ROWS("bf16", BF16, "f16", F16, F32, f32),
@@ -121,6 +129,13 @@ static const nib_kernel rows[] = {
     ROWS("bf16", BF16, "mx4", MX4, BF16, bf16),
     BF16("nv4", NV4),
     ROWS("bf16", BF16, "nv4", NV4, BF16, bf16),
+    BF16("w1g", I1),
+    BF16("w2g", I2),
+    BF16("w3g", I3),
+    BF16("w5g", I5),
+    BF16("w6g", I6),
+    BF16("w7g", I7),
+    ODD("bf16", BF16, BF16, bf16),
 };
 
 const nib_family nib__family_linear_float = {rows, COUNT(rows)};

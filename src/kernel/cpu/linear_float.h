@@ -15,6 +15,9 @@
  *     int8       [8][16]
  *     f8         [4][16][2]           bytes recoded, see nib__e4m3_small
  *     int4, fp4  [16] 32-bit words    k = 2i in bits 4i.., k = 2i + 1 in bits 16 + 4i..
+ *   int1, 2, 3, 5, 6, 7: code + 2^(b-1) cut into parts of 4, 2 and 1 bits, those that add up to b,
+ *                the lowest bits first: [16] words as int4, then [16] of 16 bits with k in bits
+ *                2k.., then [16] bytes with k in bit k
  *
  * A row or tensor scale is one group. So a panel is read in ascending order, and all instruction
  * sets share the same packed bytes.
@@ -87,6 +90,27 @@ void nib__linear_bf16_neon(const nib_linear *a, int64_t n0, int64_t n1, void *sc
 
 NIB_INLINE bool is_nibble(nib_element f) { return f == NIB_ELEMENT_I4 || f == NIB_ELEMENT_E2M1; }
 
+/* Integers of 1, 2, 3, 5, 6 or 7 bits. A row's code expands a step to int4's words (up to 3 bits)
+ * or to bytes, both in two's complement, and goes on as for int4 or int8. The bytes of a lane, in
+ * two words: k = 0, 4, 1, 5 and k = 2, 6, 3, 7. So pair i is in word i % 2, its even k in byte
+ * i / 2 and its odd k in byte i / 2 + 2. */
+NIB_INLINE bool is_odd(nib_element f) { return f >= NIB_ELEMENT_I1; }
+NIB_INLINE int odd_bits(nib_element f)
+{
+    return f <= NIB_ELEMENT_I3 ? f - NIB_ELEMENT_I1 + 1 : f - NIB_ELEMENT_I5 + 5;
+}
+
+/* Adding this to code + 2^(b-1) in each nibble or byte, and inverting the top bits, gives two's
+ * complement. */
+NIB_INLINE uint32_t odd_offset(nib_element f)
+{
+    const uint32_t half = 1U << (odd_bits(f) - 1);
+    return odd_bits(f) < 4 ? (8 - half) * 0x11111111U : (128 - half) * 0x01010101U;
+}
+
+/* bf16 of 0..31, -32..-1. */
+extern const uint16_t nib__bf16_ints[64];
+
 NIB_INLINE size_t form_step(nib_element f)
 {
     switch (f) {
@@ -95,14 +119,15 @@ NIB_INLINE size_t form_step(nib_element f)
     case NIB_ELEMENT_BF16: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP * 2;
     case NIB_ELEMENT_I4:
     case NIB_ELEMENT_E2M1: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP / 2;
-    default: return NIB_FLOAT_PANEL * NIB_FLOAT_STEP;
+    default: return (size_t)(NIB_FLOAT_PANEL * (is_odd(f) ? odd_bits(f) : NIB_FLOAT_STEP));
     }
 }
 
 /* Elements with code of their own for few tokens; others are converted to the native form first. */
 NIB_INLINE bool is_direct(nib_element f)
 {
-    return f == NIB_ELEMENT_BF16 || f == NIB_ELEMENT_I8 || is_nibble(f) || f == NIB_ELEMENT_E4M3;
+    return f == NIB_ELEMENT_BF16 || f == NIB_ELEMENT_I8 || is_nibble(f) || f == NIB_ELEMENT_E4M3 ||
+           is_odd(f);
 }
 
 enum {

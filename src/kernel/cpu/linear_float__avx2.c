@@ -21,7 +21,10 @@ typedef struct ivec {
     __m256i low, high;
 } ivec;
 
-typedef ivec raw;
+/* A step's codes: int4's words in `codes`, or the bytes of wider odd integers in both. */
+typedef struct raw {
+    ivec codes, more;
+} raw;
 
 /* In summing order: even k first for F32 sums, odd k first for BF16 sums. */
 typedef struct pair {
@@ -119,11 +122,72 @@ NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
                   _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(p + 8)))};
 }
 
+/* (v | v << shift) & mask */
+NIB_INLINE __m256i spread(__m256i v, const int shift, const uint32_t mask)
+{
+    return _mm256_and_si256(_mm256_or_si256(v, _mm256_slli_epi32(v, shift)),
+                            _mm256_set1_epi32((int)mask));
+}
+
+/* Of 8 outputs, the bits above the fourth, or all of up to three, in int4's places. */
+NIB_INLINE __m256i odd_tops(const int bits, const uint8_t *p, const int half)
+{
+    __m256i tops = _mm256_setzero_si256();
+    if ((bits & 2) != 0) {
+        tops = spread(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(p + 16 * half))), 14,
+                      0x33333333);
+        p += 32;
+    }
+    if ((bits & 1) != 0) {
+        const __m256i one = spread(
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(p + 8 * half))), 15, 0x00550055);
+        const __m256i four = spread(spread(one, 4, 0x05050505), 2, 0x11111111);
+        tops = _mm256_or_si256(tops, (bits & 2) != 0 ? _mm256_slli_epi32(four, 2) : four);
+    }
+    return tops;
+}
+
+/* Adds the offset of unsigned codes, and inverts the top bits. */
+NIB_INLINE __m256i odd_signed(const nib_element f, __m256i codes)
+{
+    const int signs = odd_bits(f) < 4 ? (int)0x88888888 : (int)0x80808080;
+    return _mm256_xor_si256(_mm256_add_epi32(codes, _mm256_set1_epi32((int)odd_offset(f))),
+                            _mm256_set1_epi32(signs));
+}
+
+NIB_INLINE raw odd_load(const nib_element f, const uint8_t *p)
+{
+    const int bits = odd_bits(f);
+    const uint8_t *at = bits > 4 ? p + 64 : p;
+    const ivec tops = {odd_tops(bits, at, 0), odd_tops(bits, at, 1)};
+    if (bits < 4)
+        return (raw){{odd_signed(f, tops.low), odd_signed(f, tops.high)}, tops};
+    const __m256i low = _mm256_set1_epi8(15);
+    raw r;
+    for (int half = 0; half < 2; half++) {
+        const __m256i codes = _mm256_loadu_si256((const void *)(p + 32 * half)),
+                      top = half == 0 ? tops.low : tops.high;
+        const __m256i even =
+            odd_signed(f, _mm256_or_si256(_mm256_and_si256(codes, low),
+                                          _mm256_slli_epi32(_mm256_and_si256(top, low), 4)));
+        const __m256i odd =
+            odd_signed(f, _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(codes, 4), low),
+                                          _mm256_andnot_si256(low, top)));
+        *(half == 0 ? &r.codes.low : &r.codes.high) = even;
+        *(half == 0 ? &r.more.low : &r.more.high) = odd;
+    }
+    return r;
+}
+
 NIB_INLINE raw raw_load(const nib_element f, const uint8_t *p)
 {
+    const ivec none = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    if (is_odd(f))
+        return odd_load(f, p);
     if (!is_nibble(f))
-        return (raw){_mm256_setzero_si256(), _mm256_setzero_si256()};
-    return (raw){_mm256_loadu_si256((const void *)p), _mm256_loadu_si256((const void *)(p + 32))};
+        return (raw){none, none};
+    return (raw){{_mm256_loadu_si256((const void *)p), _mm256_loadu_si256((const void *)(p + 32))},
+                 none};
 }
 
 /* 16 recoded f8 codes (see nib__e4m3_small) as bf16: 8 outputs by 2 k. */
@@ -186,7 +250,22 @@ NIB_INLINE __m256 i4_half(__m256i held, const int left, __m256i zero)
 NIB_INLINE vec i4_values(raw held, const int i, const int odd, ivec zero)
 {
     const int left = 28 - 16 * odd - 4 * i;
-    return (vec){i4_half(held.low, left, zero.low), i4_half(held.high, left, zero.high)};
+    return (vec){i4_half(held.codes.low, left, zero.low),
+                 i4_half(held.codes.high, left, zero.high)};
+}
+
+NIB_INLINE __m256 byte_half(__m256i held, const int left, __m256i zero)
+{
+    const __m256i code = _mm256_srai_epi32(_mm256_slli_epi32(held, left), 24);
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(code, zero));
+}
+
+/* The same of the bytes of odd integers with more than four bits. */
+NIB_INLINE vec byte_values(raw held, const int i, const int odd, ivec zero)
+{
+    const int left = 24 - 16 * odd - i / 2 * 8;
+    const ivec of = i % 2 == 0 ? held.codes : held.more;
+    return (vec){byte_half(of.low, left, zero.low), byte_half(of.high, left, zero.high)};
 }
 
 /* Pair i of 8 outputs as bf16, even k in the low half of a lane: its nibbles are in the same places
@@ -227,8 +306,16 @@ NIB_INLINE pair pair_decode(const nib_element f, const bool has_zeros, const uin
     case NIB_ELEMENT_I8:
         return (pair){load_i8(p + 32 * i, zero, has_zeros),
                       load_i8(p + 32 * i + 16, zero, has_zeros)};
+    case NIB_ELEMENT_I1:
+    case NIB_ELEMENT_I2:
+    case NIB_ELEMENT_I3:
     case NIB_ELEMENT_I4: return (pair){i4_values(held, i, 0, zero), i4_values(held, i, 1, zero)};
-    case NIB_ELEMENT_E2M1: return pair_of_bf16(e2m1_words(held.low, i), e2m1_words(held.high, i));
+    case NIB_ELEMENT_I5:
+    case NIB_ELEMENT_I6:
+    case NIB_ELEMENT_I7:
+        return (pair){byte_values(held, i, 0, zero), byte_values(held, i, 1, zero)};
+    case NIB_ELEMENT_E2M1:
+        return pair_of_bf16(e2m1_words(held.codes.low, i), e2m1_words(held.codes.high, i));
     default: return pair_of_bf16(f8_words(f, p + 32 * i), f8_words(f, p + 32 * i + 16));
     }
 }

@@ -41,16 +41,18 @@ NIB_INLINE pair i4_pair(const bool has_zeros, raw held, const int i, ivec zero)
     if (has_zeros)
         return (pair){i4_shifted_values(held, i, 0, zero), i4_shifted_values(held, i, 1, zero)};
     const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
-    return (pair){_mm512_permutexvar_ps(_mm512_srli_epi32(held, (unsigned)(4 * i)), table),
-                  _mm512_permutexvar_ps(_mm512_srli_epi32(held, (unsigned)(4 * i + 16)), table)};
+    return (pair){
+        _mm512_permutexvar_ps(_mm512_srli_epi32(held.low, (unsigned)(4 * i)), table),
+        _mm512_permutexvar_ps(_mm512_srli_epi32(held.low, (unsigned)(4 * i + 16)), table)};
 }
 
 NIB_INLINE pair e2m1_pair(raw held, const int i)
 {
     const __m512 table =
         _mm512_setr_ps(0, 0.5F, 1, 1.5F, 2, 3, 4, 6, -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6);
-    return (pair){_mm512_permutexvar_ps(_mm512_srli_epi32(held, (unsigned)(4 * i)), table),
-                  _mm512_permutexvar_ps(_mm512_srli_epi32(held, (unsigned)(4 * i + 16)), table)};
+    return (pair){
+        _mm512_permutexvar_ps(_mm512_srli_epi32(held.low, (unsigned)(4 * i)), table),
+        _mm512_permutexvar_ps(_mm512_srli_epi32(held.low, (unsigned)(4 * i + 16)), table)};
 }
 
 /* Even k, then odd k. */
@@ -65,7 +67,17 @@ NIB_INLINE pair pair_decode(const nib_element f, const bool has_zeros, const uin
     case NIB_ELEMENT_I8:
         return (pair){load_i8(p + 32 * i, zero, has_zeros),
                       load_i8(p + 32 * i + 16, zero, has_zeros)};
+    case NIB_ELEMENT_I1:
+    case NIB_ELEMENT_I2:
+    case NIB_ELEMENT_I3:
     case NIB_ELEMENT_I4: return i4_pair(has_zeros, held, i, zero);
+    case NIB_ELEMENT_I5:
+    case NIB_ELEMENT_I6:
+        if (!has_zeros)
+            return pair_of_bf16(odd_words(f, held, i));
+        return (pair){byte_values(held, i, 0, zero), byte_values(held, i, 1, zero)};
+    case NIB_ELEMENT_I7:
+        return (pair){byte_values(held, i, 0, zero), byte_values(held, i, 1, zero)};
     case NIB_ELEMENT_E2M1: return e2m1_pair(held, i);
     default: return pair_of_bf16(f8_words(f, p + 32 * i));
     }

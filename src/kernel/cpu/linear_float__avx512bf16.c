@@ -37,7 +37,7 @@ NIB_INLINE pair i4_pair(const bool has_zeros, raw held, const int i, ivec zero)
         (int)0xbf80c000, (int)0xc040c080, (int)0xc0a0c0c0, (int)0xc0e0c100, 0x40e040c0, 0x40a04080,
         0x40404000, 0x3f800000, (int)0xbf80c000, (int)0xc040c080, (int)0xc0a0c0c0, (int)0xc0e0c100,
         0x40e040c0, 0x40a04080, 0x40404000, 0x3f800000);
-    return _mm512_permutexvar_epi16(_mm512_srli_epi16(held, (unsigned)(4 * i)), table);
+    return _mm512_permutexvar_epi16(_mm512_srli_epi16(held.low, (unsigned)(4 * i)), table);
 }
 
 /* bf16 of the e2m1 values, in a table like that of int4. */
@@ -47,7 +47,7 @@ NIB_INLINE pair e2m1_pair(raw held, const int i)
         (int)0xc0c0c080, (int)0xc040c000, (int)0xbfc0bf80, (int)0xbf008000, 0x40c04080, 0x40404000,
         0x3fc03f80, 0x3f000000, (int)0xc0c0c080, (int)0xc040c000, (int)0xbfc0bf80, (int)0xbf008000,
         0x40c04080, 0x40404000, 0x3fc03f80, 0x3f000000);
-    return _mm512_permutexvar_epi16(_mm512_srli_epi16(held, (unsigned)(4 * i)), table);
+    return _mm512_permutexvar_epi16(_mm512_srli_epi16(held.low, (unsigned)(4 * i)), table);
 }
 
 NIB_INLINE pair pair_get(const nib_element f, const bool has_zeros, const bool swap,
@@ -59,7 +59,17 @@ NIB_INLINE pair pair_get(const nib_element f, const bool has_zeros, const bool s
     case NIB_ELEMENT_I8:
         return pair_of_values(load_i8(p + 32 * i, zero, has_zeros),
                               load_i8(p + 32 * i + 16, zero, has_zeros));
+    case NIB_ELEMENT_I1:
+    case NIB_ELEMENT_I2:
+    case NIB_ELEMENT_I3:
     case NIB_ELEMENT_I4: return i4_pair(has_zeros, held, i, zero);
+    case NIB_ELEMENT_I5:
+    case NIB_ELEMENT_I6:
+        if (!has_zeros)
+            return odd_words(f, held, i);
+        return pair_of_values(byte_values(held, i, 0, zero), byte_values(held, i, 1, zero));
+    case NIB_ELEMENT_I7:
+        return pair_of_values(byte_values(held, i, 0, zero), byte_values(held, i, 1, zero));
     case NIB_ELEMENT_E2M1: return e2m1_pair(held, i);
     default: return f8_words(f, p + 32 * i);
     }

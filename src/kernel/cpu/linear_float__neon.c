@@ -22,7 +22,10 @@ typedef struct ivec {
     int32x4_t q[QUARTERS];
 } ivec;
 
-typedef ivec raw;
+/* A step's codes: int4's words in `codes`, or the bytes of wider odd integers in both. */
+typedef struct raw {
+    ivec codes, more;
+} raw;
 
 /* In summing order: even k first for F32 sums, odd k first for BF16 sums. */
 typedef struct pair {
@@ -122,11 +125,83 @@ NIB_INLINE ivec ivec_load_i8(const uint8_t *p)
                    vmovl_high_s16(high)}};
 }
 
+NIB_INLINE ivec ivec_load(const uint8_t *p)
+{
+    EACH(ivec, vld1q_s32((const int32_t *)(const void *)p + 4 * i));
+}
+
+NIB_INLINE ivec ivec_load_u16(const uint8_t *p)
+{
+    EACH(ivec,
+         vreinterpretq_s32_u32(vmovl_u16(vld1_u16((const uint16_t *)(const void *)p + 4 * i))));
+}
+
+NIB_INLINE ivec ivec_load_u8(const uint8_t *p)
+{
+    const uint8x16_t bytes = vld1q_u8(p);
+    const uint16x8_t low = vmovl_u8(vget_low_u8(bytes)), high = vmovl_high_u8(bytes);
+    return (ivec){{vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))),
+                   vreinterpretq_s32_u32(vmovl_high_u16(low)),
+                   vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))),
+                   vreinterpretq_s32_u32(vmovl_high_u16(high))}};
+}
+
+/* (v | v << shift) & mask */
+NIB_INLINE ivec spread(ivec v, const int shift, const uint32_t mask)
+{
+    const int32x4_t left = vdupq_n_s32(shift), kept = vdupq_n_s32((int32_t)mask);
+    EACH(ivec, vandq_s32(vorrq_s32(v.q[i], vshlq_s32(v.q[i], left)), kept));
+}
+
+/* The bits above the fourth, or all of up to three, in int4's places. */
+NIB_INLINE ivec odd_tops(const int bits, const uint8_t *p)
+{
+    ivec tops = ivec_load_i8(NULL);
+    if ((bits & 2) != 0) {
+        tops = spread(ivec_load_u16(p), 14, 0x33333333);
+        p += 32;
+    }
+    if ((bits & 1) != 0) {
+        const ivec one =
+            spread(spread(spread(ivec_load_u8(p), 15, 0x00550055), 4, 0x05050505), 2, 0x11111111);
+        const int32x4_t left = vdupq_n_s32((bits & 2) != 0 ? 2 : 0);
+        EACH(ivec, vorrq_s32(tops.q[i], vshlq_s32(one.q[i], left)));
+    }
+    return tops;
+}
+
+/* Adds the offset of unsigned codes, and inverts the top bits. */
+NIB_INLINE ivec odd_signed(const nib_element f, ivec codes)
+{
+    const uint32_t signs = odd_bits(f) < 4 ? 0x88888888 : 0x80808080;
+    const int32x4_t top = vdupq_n_s32((int32_t)signs), offset = vdupq_n_s32((int32_t)odd_offset(f));
+    EACH(ivec, veorq_s32(vaddq_s32(codes.q[i], offset), top));
+}
+
+NIB_INLINE raw odd_load(const nib_element f, const uint8_t *p)
+{
+    const int bits = odd_bits(f);
+    const int32x4_t low = vdupq_n_s32(0x0f0f0f0f);
+    const ivec tops = odd_tops(bits, bits > 4 ? p + 64 : p);
+    if (bits < 4)
+        return (raw){odd_signed(f, tops), tops};
+    const ivec codes = ivec_load(p);
+    ivec even, odd;
+#pragma GCC unroll 4
+    for (int i = 0; i < QUARTERS; i++) {
+        even.q[i] =
+            vorrq_s32(vandq_s32(codes.q[i], low), vshlq_n_s32(vandq_s32(tops.q[i], low), 4));
+        odd.q[i] = vorrq_s32(vandq_s32(vshrq_n_s32(codes.q[i], 4), low), vbicq_s32(tops.q[i], low));
+    }
+    return (raw){odd_signed(f, even), odd_signed(f, odd)};
+}
+
 NIB_INLINE raw raw_load(const nib_element f, const uint8_t *p)
 {
-    if (!is_nibble(f))
-        return ivec_load_i8(NULL);
-    EACH(raw, vld1q_s32((const int32_t *)(const void *)p + 4 * i));
+    if (is_odd(f))
+        return odd_load(f, p);
+    const ivec none = ivec_load_i8(NULL);
+    return (raw){is_nibble(f) ? ivec_load(p) : none, none};
 }
 
 NIB_INLINE float32x4_t even_values(uint32x4_t words)
@@ -201,10 +276,11 @@ NIB_INLINE vec load_i8(const uint8_t *p, ivec zero, const bool has_zeros)
     EACH(vec, vcvtq_f32_s32(has_zeros ? vsubq_s32(code.q[i], zero.q[i]) : code.q[i]));
 }
 
-/* The four bits of each lane from bit `at` on, as a signed number. */
-NIB_INLINE vec i4_values(raw held, const int at, ivec zero, const bool has_zeros)
+/* The `bits` (4 or 8) of each lane from bit `at` on, as a signed number. */
+NIB_INLINE vec field_values(ivec held, const int at, const int bits, ivec zero,
+                            const bool has_zeros)
 {
-    const int32x4_t left = vdupq_n_s32(28 - at), right = vdupq_n_s32(-28);
+    const int32x4_t left = vdupq_n_s32(32 - bits - at), right = vdupq_n_s32(bits - 32);
     ivec code;
 #pragma GCC unroll 4
     for (int i = 0; i < QUARTERS; i++) {
@@ -227,7 +303,7 @@ NIB_INLINE pair e2m1_pair(raw held, const int i)
     uint32x4_t words[QUARTERS];
 #pragma GCC unroll 4
     for (int q = 0; q < QUARTERS; q++) {
-        const uint8x16_t bytes = vreinterpretq_u8_s32(held.q[q]);
+        const uint8x16_t bytes = vreinterpretq_u8_s32(held.codes.q[q]);
         const uint8x16_t code = i % 2 == 0 ? vandq_u8(bytes, vdupq_n_u8(15)) : vshrq_n_u8(bytes, 4);
         const uint8x16_t l = vqtbl1q_u8(low, code), h = vqtbl1q_u8(high, code);
         words[q] = vreinterpretq_u32_u8(i < 2 ? vtrn1q_u8(l, h) : vtrn2q_u8(l, h));
@@ -247,9 +323,19 @@ NIB_INLINE pair pair_decode(const nib_element f, const bool has_zeros, const uin
     case NIB_ELEMENT_I8:
         return (pair){load_i8(p + 32 * i, zero, has_zeros),
                       load_i8(p + 32 * i + 16, zero, has_zeros)};
+    case NIB_ELEMENT_I1:
+    case NIB_ELEMENT_I2:
+    case NIB_ELEMENT_I3:
     case NIB_ELEMENT_I4:
-        return (pair){i4_values(held, 4 * i, zero, has_zeros),
-                      i4_values(held, 16 + 4 * i, zero, has_zeros)};
+        return (pair){field_values(held.codes, 4 * i, 4, zero, has_zeros),
+                      field_values(held.codes, 16 + 4 * i, 4, zero, has_zeros)};
+    case NIB_ELEMENT_I5:
+    case NIB_ELEMENT_I6:
+    case NIB_ELEMENT_I7: {
+        const ivec bytes = i % 2 == 0 ? held.codes : held.more;
+        return (pair){field_values(bytes, i / 2 * 8, 8, zero, has_zeros),
+                      field_values(bytes, 16 + i / 2 * 8, 8, zero, has_zeros)};
+    }
     case NIB_ELEMENT_E2M1: return e2m1_pair(held, i);
     default: return f8_pair(f, p + 32 * i);
     }

@@ -487,7 +487,7 @@ NIB_INLINE void unpack(const job *j, const uint8_t *panel, const uint8_t *codes,
 NIB_INLINE void unpack_form(const job *j, const uint8_t *panel, const uint8_t *codes, uint8_t *out,
                             const nib_element f, const bool swap)
 {
-    const bool may_shift = f == NIB_ELEMENT_I8 || f == NIB_ELEMENT_I4;
+    const bool may_shift = f == NIB_ELEMENT_I8 || f == NIB_ELEMENT_I4 || is_odd(f);
     if (may_shift && j->has_zeros)
         unpack(j, panel, codes, out, f, may_shift, swap);
     else
@@ -507,6 +507,12 @@ NIB_INLINE void unpack_any(const job *j, const uint8_t *panel, const uint8_t *co
     case NIB_ELEMENT_E2M1: unpack_form(j, panel, codes, out, NIB_ELEMENT_E2M1, swap); break;
     case NIB_ELEMENT_E4M3: unpack_form(j, panel, codes, out, NIB_ELEMENT_E4M3, swap); break;
     case NIB_ELEMENT_E5M2: unpack_form(j, panel, codes, out, NIB_ELEMENT_E5M2, swap); break;
+    case NIB_ELEMENT_I1: unpack_form(j, panel, codes, out, NIB_ELEMENT_I1, swap); break;
+    case NIB_ELEMENT_I2: unpack_form(j, panel, codes, out, NIB_ELEMENT_I2, swap); break;
+    case NIB_ELEMENT_I3: unpack_form(j, panel, codes, out, NIB_ELEMENT_I3, swap); break;
+    case NIB_ELEMENT_I5: unpack_form(j, panel, codes, out, NIB_ELEMENT_I5, swap); break;
+    case NIB_ELEMENT_I6: unpack_form(j, panel, codes, out, NIB_ELEMENT_I6, swap); break;
+    case NIB_ELEMENT_I7: unpack_form(j, panel, codes, out, NIB_ELEMENT_I7, swap); break;
     }
 }
 
@@ -546,6 +552,12 @@ NIB_INLINE void direct_any(const job *j, int64_t rows, const bool swap)
     case NIB_ELEMENT_I4: direct_of(j, rows, NIB_ELEMENT_I4, swap); break;
     case NIB_ELEMENT_E2M1: direct_of(j, rows, NIB_ELEMENT_E2M1, swap); break;
     case NIB_ELEMENT_E4M3: direct_of(j, rows, NIB_ELEMENT_E4M3, swap); break;
+    case NIB_ELEMENT_I1: direct_rows(j, NIB_ELEMENT_I1, swap, 1); break;
+    case NIB_ELEMENT_I2: direct_rows(j, NIB_ELEMENT_I2, swap, 1); break;
+    case NIB_ELEMENT_I3: direct_rows(j, NIB_ELEMENT_I3, swap, 1); break;
+    case NIB_ELEMENT_I5: direct_rows(j, NIB_ELEMENT_I5, swap, 1); break;
+    case NIB_ELEMENT_I6: direct_rows(j, NIB_ELEMENT_I6, swap, 1); break;
+    case NIB_ELEMENT_I7: direct_rows(j, NIB_ELEMENT_I7, swap, 1); break;
     default: break;
     }
 }
@@ -646,16 +658,17 @@ static void load_codes(job *j, int panels, bool as_packed, uint8_t *weights)
     }
 }
 
-/* Whether tiles of few tokens read the codes as packed. */
-static bool is_read_packed(const job *j)
+/* Whether tiles of `m` tokens, at most WIDE_M, read the codes as packed. Odd integers do so for one
+ * token only: they take so many steps to decode that more tokens share what was decoded once. */
+static bool is_read_packed(const job *j, int64_t m)
 {
-    return j->f == NATIVE || (!j->has_zeros && is_direct(j->f));
+    return j->f == NATIVE || (!j->has_zeros && is_direct(j->f) && (m == 1 || !is_odd(j->f)));
 }
 
 /* `m` tokens (at most WIDE_M) by WIDE_P panels from `first` on, over one block k0..k1. */
 static void run_wide(job j, int64_t m, int64_t first, const scratch_parts *parts)
 {
-    const bool native = j.f == NATIVE, packed = is_read_packed(&j);
+    const bool native = j.f == NATIVE, packed = is_read_packed(&j, m);
     const int64_t end = j.k1, piece = packed ? NIB_SUM_BLOCK : nib__float_span(&j.l, WIDE_SPAN);
     select_panels(&j, first, WIDE_P);
     j.acc = parts->acc;
@@ -800,7 +813,7 @@ static void run_linear(const nib_linear *a, int64_t n0, int64_t n1, void *scratc
     j.bias_only = (j.l.groups == 0 || j.l.group > 0) && a->w->tensor_scale == 0 &&
                   a->w->scheme.act != NIB_ACT_E4M3_TOKEN;
     const int64_t end = nib__ceil_div(j.n_end, NIB_FLOAT_PANEL);
-    if (a->x.m <= (is_read_packed(&j) ? WIDE_MAX_M : WIDE_M) || j.l.group > SPAN)
+    if (a->x.m <= (is_read_packed(&j, a->x.m) ? WIDE_MAX_M : WIDE_M) || j.l.group > SPAN)
         run_few(j, n0 / NIB_FLOAT_PANEL, end, &parts);
     else
         run_many(j, n0 / NIB_FLOAT_PANEL, end, &parts);

@@ -65,6 +65,18 @@ const uint16_t nib__e5m2_small[32] =
     TWICE(0x7f80, 0xff80, 0x7fc0, 0xffc0, 0x7fc0, 0xffc0, 0x7fc0, 0xffc0, /* infinity, NaN */
           0, 0x8000, 0x3780, 0xb780, 0x3800, 0xb800, 0x3840, 0xb840);     /* 0, 1, 2, 3 * 2^-16 */
 
+#define EIGHT(a, b, c, d, e, f, g, h) a, b, c, d, e, f, g, h
+const uint16_t nib__bf16_ints[64] = {
+    EIGHT(0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0),
+    EIGHT(0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170),
+    EIGHT(0x4180, 0x4188, 0x4190, 0x4198, 0x41a0, 0x41a8, 0x41b0, 0x41b8),
+    EIGHT(0x41c0, 0x41c8, 0x41d0, 0x41d8, 0x41e0, 0x41e8, 0x41f0, 0x41f8),
+    EIGHT(0xc200, 0xc1f8, 0xc1f0, 0xc1e8, 0xc1e0, 0xc1d8, 0xc1d0, 0xc1c8),
+    EIGHT(0xc1c0, 0xc1b8, 0xc1b0, 0xc1a8, 0xc1a0, 0xc198, 0xc190, 0xc188),
+    EIGHT(0xc180, 0xc170, 0xc160, 0xc150, 0xc140, 0xc130, 0xc120, 0xc110),
+    EIGHT(0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80),
+};
+
 /* Codes of up to SPAN consecutive k of one output, zeros up to a whole step. */
 typedef union span {
     uint8_t bytes[SPAN];
@@ -103,6 +115,37 @@ static uint32_t nibble_word(const uint8_t *codes)
     return halves[0] | halves[1] << 16;
 }
 
+/* Writes eight codes of an integer of 1, 2, 3, 5, 6 or 7 bits into a step, a part at a time. */
+static void put_odd(nib_element element, const uint8_t *codes, int64_t column, uint8_t *step)
+{
+    const int bits = odd_bits(element);
+    uint8_t left[NIB_FLOAT_STEP];
+    uint32_t two = 0, one = 0;
+    for (int j = 0; j < NIB_FLOAT_STEP; j++)
+        left[j] = (uint8_t)((codes[j] + (1U << (bits - 1))) & ((1U << bits) - 1));
+    if (bits > 4) {
+        uint8_t low[NIB_FLOAT_STEP];
+        for (int j = 0; j < NIB_FLOAT_STEP; j++) {
+            low[j] = left[j] & 15;
+            left[j] >>= 4;
+        }
+        ((uint32_t *)step)[column] = nibble_word(low);
+        step += NIB_FLOAT_PANEL * 4;
+    }
+    for (int j = 0; j < NIB_FLOAT_STEP; j++)
+        two |= (left[j] & 3U) << (2 * j);
+    if ((bits & 2) != 0) {
+        ((uint16_t *)step)[column] = (uint16_t)two;
+        step += NIB_FLOAT_PANEL * 2;
+        for (int j = 0; j < NIB_FLOAT_STEP; j++)
+            left[j] >>= 2;
+    }
+    for (int j = 0; j < NIB_FLOAT_STEP; j++)
+        one |= (left[j] & 1U) << j;
+    if ((bits & 1) != 0)
+        step[column] = (uint8_t)one;
+}
+
 /* Writes a span of one output into its column of the panel's steps. */
 static void put_span(nib_element element, const span *from, int64_t padded, int64_t column,
                      uint8_t *steps)
@@ -132,7 +175,10 @@ static void put_span(nib_element element, const span *from, int64_t padded, int6
             steps[j * NIB_FLOAT_PANEL + column] = from->bytes[j];
         break;
     default:
-        for (int64_t j = 0; j < padded / 2; j++)
+        for (int64_t j = 0; j < padded / NIB_FLOAT_STEP && is_odd(element); j++)
+            put_odd(element, from->bytes + j * NIB_FLOAT_STEP, column,
+                    steps + (size_t)j * form_step(element));
+        for (int64_t j = 0; j < padded / 2 && !is_odd(element); j++)
             memcpy(&halves[j * NIB_FLOAT_PANEL + column], &from->bytes[2 * j], 2);
         break;
     }

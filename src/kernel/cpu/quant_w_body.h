@@ -57,8 +57,7 @@ static float at_least(float scale, float smallest) { return scale < smallest ? s
 static params intx_params(const nib_quantizer *q, float low, float high)
 {
     const nib_type t = q->source;
-    const bool bits8 = q->scheme.code == NIB_CODE_I8;
-    const float qmin = bits8 ? -128 : -8, qmax = bits8 ? 127 : 7;
+    const float qmax = (float)nib__code_most(q->scheme.code), qmin = -qmax - 1;
     const float smallest = nib__quant_smallest(q);
     const float below = low < 0 ? low : 0, above = high > 0 ? high : 0;
     params p = {0};
@@ -93,9 +92,10 @@ static params int8_params(const nib_quantizer *q, float low, float high)
 
 static params int4_params(const nib_quantizer *q, float low, float high)
 {
-    const float scale = at_least(high - low, 1e-6f) / 15;
+    const float most = (float)nib__code_most(q->scheme.code);
+    const float scale = at_least(high - low, 1e-6f) / (2 * most + 1);
     return (params){.scale = round_to(q->source, scale),
-                    .zero = round_to(q->source, low + scale * 8),
+                    .zero = round_to(q->source, low + scale * (most + 1)),
                     .factor = scale,
                     .base = low};
 }
@@ -188,20 +188,20 @@ NIB_INLINE void product_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTR
     }
 }
 
-/* clamp(round((x - base) / factor), 0, 15) - 8, each step rounded to `type`. */
+/* clamp(round((x - base) / factor), 0, 2 most + 1) - most - 1, each step rounded to `type`. */
 NIB_INLINE void quotient_codes(int8_t *NIB_RESTRICT codes, const float *NIB_RESTRICT x,
-                               int64_t count, params p, nib_type type)
+                               int64_t count, params p, int32_t most, nib_type type)
 {
     for (int64_t j = 0; j < count; j++) {
         const float v = round_to(type, round_to(type, x[j] - p.base) / p.factor);
-        codes[j] = (int8_t)((int32_t)round_even(clamp(v, 0, 15)) - 8);
+        codes[j] = (int8_t)((int32_t)round_even(clamp(v, 0, (float)(2 * most + 1))) - most - 1);
     }
 }
 
 NIB_INLINE void integer_codes(int8_t *codes, const float *x, int64_t count, params p, nib_code code,
                               nib_type type)
 {
-    const float qmin = code == NIB_CODE_I8 ? -128 : -8, qmax = code == NIB_CODE_I8 ? 127 : 7;
+    const float qmax = (float)nib__code_most(code), qmin = -qmax - 1;
     if (type == NIB_TYPE_BF16)
         product_codes(codes, x, count, p, qmin, qmax, NIB_TYPE_BF16);
     else if (type == NIB_TYPE_F16)
@@ -211,14 +211,15 @@ NIB_INLINE void integer_codes(int8_t *codes, const float *x, int64_t count, para
 }
 
 NIB_INLINE void float_zero_codes(int8_t *codes, const float *x, int64_t count, params p,
-                                 nib_type type)
+                                 nib_code code, nib_type type)
 {
+    const int32_t most = nib__code_most(code);
     if (type == NIB_TYPE_BF16)
-        quotient_codes(codes, x, count, p, NIB_TYPE_BF16);
+        quotient_codes(codes, x, count, p, most, NIB_TYPE_BF16);
     else if (type == NIB_TYPE_F16)
-        quotient_codes(codes, x, count, p, NIB_TYPE_F16);
+        quotient_codes(codes, x, count, p, most, NIB_TYPE_F16);
     else
-        quotient_codes(codes, x, count, p, NIB_TYPE_F32);
+        quotient_codes(codes, x, count, p, most, NIB_TYPE_F32);
 }
 
 /* x / factor as e4m3. For MX, the factor is a power of two. */
@@ -269,8 +270,10 @@ NIB_INLINE void codes_of(const nib_quantizer *q, nib_quant_family family, int8_t
     switch (family) {
     case NIB_QUANT_INTX: integer_codes(codes, x, count, p, q->scheme.code, product_type(q)); return;
     case NIB_QUANT_INT8: integer_codes(codes, x, count, p, q->scheme.code, NIB_TYPE_F32); return;
-    case NIB_QUANT_INT4: float_zero_codes(codes, x, count, p, NIB_TYPE_F32); return;
-    case NIB_QUANT_TINYGEMM: float_zero_codes(codes, x, count, p, q->source); return;
+    case NIB_QUANT_INT4: float_zero_codes(codes, x, count, p, q->scheme.code, NIB_TYPE_F32); return;
+    case NIB_QUANT_TINYGEMM:
+        float_zero_codes(codes, x, count, p, q->scheme.code, q->source);
+        return;
     case NIB_QUANT_NV: nv4_codes(codes, x, count, p); return;
     case NIB_QUANT_LEVELS: level_codes(codes, x, count, p); return;
     case NIB_QUANT_MX:

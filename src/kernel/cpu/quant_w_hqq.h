@@ -46,7 +46,7 @@ NIB_INLINE hqq_sums hqq_step(const searched *s, affine a, const int8_t *codes, f
         elements e = elements_at(s, GRID_INTEGERS, false, a, j);
         if (codes != NULL) {
             float values[NIB_LANES] = {0};
-            code_values(values, codes + j, some, NIB_CODE_I4);
+            code_values(values, codes + j, some, NIB_CODE_I8);
             e.code = nib__lanes_load(values);
         }
         const nib_lanes without = nib__lanes_fma(nib__lanes_sub(none, scale), e.code, e.x);

@@ -64,7 +64,12 @@ static void put_codes(const nib_weight *w, int64_t i, uint8_t *to)
     }
     for (int64_t k0 = 0; k0 < w->k; k0 += FETCH) {
         const int64_t count = nib__min(FETCH, w->k - k0);
+        const int bits = nib__code_bits(w->scheme.code);
         nib__weight_codes(w, i, k0, count, (int8_t *)codes);
+        if (bits != 4) {
+            nib__pack_bits(to + k0 * bits / 8, (const int8_t *)codes, count, bits);
+            continue;
+        }
         codes[count] = 0;
         put_nibbles(to + k0 / 2, codes, count);
     }

@@ -52,7 +52,7 @@ static void launch_codes(const nib_quant_w *a, nib_launch *out)
     nib__launch_int(out, q->groups);
     nib__launch_int(out, total);
     nib__launch_int(out, span);
-    nib__launch_int(out, nib__code_bits(s->code) == 8);
+    nib__launch_int(out, nib__code_bits(s->code));
     nib__launch_int(out, s->symmetric);
     nib__launch_int(out, nib__gpu_value_number(q->scale_type));
     nib__launch_int(out, nib__gpu_value_number(q->zero_type));

@@ -167,7 +167,7 @@ typedef struct params {
 
 /* What all groups share. */
 typedef struct common {
-    int source, scale_type, is_wide, is_symmetric, has_zero, is_floor;
+    int source, scale_type, bits, is_wide, is_symmetric, has_zero, is_floor;
     float smallest, tensor, inverse;
 } common;
 
@@ -234,7 +234,7 @@ static int code_of(float x, params p, common c, float *value)
 static params params_of(range of, float peak, common c)
 {
     params p;
-    const float qmin = c.is_wide != 0 ? -128.0f : -8.0f, qmax = -1.0f - qmin;
+    const float qmin = -(float)(1 << (c.bits - 1)), qmax = -1.0f - qmin;
     p.zero = p.base = 0.0f;
     p.byte = 0;
 #if FAMILY == FAMILY_INT8
@@ -262,7 +262,7 @@ static params params_of(range of, float peak, common c)
 
 static int code_of(float x, params p, common c, float *value)
 {
-    const float qmin = c.is_wide != 0 ? -128.0f : -8.0f, qmax = -1.0f - qmin;
+    const float qmin = -(float)(1 << (c.bits - 1)), qmax = -1.0f - qmin;
     const int type = c.scale_type == c.source ? c.source : TYPE_F32; /* that products round to */
     const float v = round_to(type, x * p.factor);
     *value = rint(clamp(v, qmin - p.zero, qmax - p.zero)) + p.zero;
@@ -276,9 +276,9 @@ static params params_of(range of, float peak, common c)
     params p;
     p.byte = 0;
 #if FAMILY == FAMILY_INT4
-    const float scale = DIVIDE(at_least(of.high - of.low, 1e-6f), 15.0f);
+    const float scale = DIVIDE(at_least(of.high - of.low, 1e-6f), (float)((1 << c.bits) - 1));
     p.scale = round_to(c.source, scale);
-    p.zero = round_to(c.source, of.low + scale * 8.0f);
+    p.zero = round_to(c.source, of.low + scale * (float)(1 << (c.bits - 1)));
     p.factor = scale;
     p.base = of.low;
 #else
@@ -296,7 +296,7 @@ static int code_of(float x, params p, common c, float *value)
 {
     const int type = FAMILY == FAMILY_INT4 ? TYPE_F32 : c.source;
     const float v = round_to(type, DIVIDE(round_to(type, x - p.base), p.factor));
-    *value = rint(clamp(v, 0.0f, 15.0f)) - 8.0f;
+    *value = rint(clamp(v, 0.0f, (float)((1 << c.bits) - 1))) - (float)(1 << (c.bits - 1));
     return (int)*value;
 }
 
@@ -378,7 +378,7 @@ static void store_value(__global uchar *to, size_t at, int type, float value, in
 __kernel void weight_codes(GLOBAL_ARG(uchar, rows), GLOBAL_ARG(char, codes),
                            GLOBAL_ARG(uchar, scales), GLOBAL_ARG(uchar, zeros),
                            GLOBAL_ARG(double, of_groups), int type, int source, int k, int group,
-                           int groups, int total, int span, int is_wide, int is_symmetric,
+                           int groups, int total, int span, int bits, int is_symmetric,
                            int scale_type, int zero_type, int zero_kind, int is_whole, int is_floor,
                            float smallest, float tensor, float inverse, float scale, float zero,
                            float factor)
@@ -398,7 +398,8 @@ __kernel void weight_codes(GLOBAL_ARG(uchar, rows), GLOBAL_ARG(char, codes),
     const int is_there = of_all < (uint)total, count = is_there ? min(group, k - begin) : 0;
     const size_t at = (size_t)row * (size_t)k + (size_t)begin;
     common c;
-    c.source = source, c.is_wide = is_wide, c.is_symmetric = is_symmetric, c.is_floor = is_floor;
+    c.source = source, c.bits = bits, c.is_wide = bits == 8;
+    c.is_symmetric = is_symmetric, c.is_floor = is_floor;
     c.scale_type = scale_type, c.has_zero = zero_kind != 0;
     c.smallest = smallest, c.tensor = tensor, c.inverse = inverse;
     const range of = range_of(rows, at, count, type, scratch, span);
