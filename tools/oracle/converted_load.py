@@ -33,6 +33,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from torchao_load import models, run
 
 COMPRESSED = ["int4wo-sym", "int4wo-g64-sym", "int8wo", "int8wo-g32", "int8wo-asym", "int8wo-g32-asym", "int8wo-tensor",
+              "int1wo-asym", "int2wo", "int3wo-g64-asym", "int5wo-row", "int6wo-asym", "int7wo",
               "int8dq", "8da4w", "fp8wo", "fp8wo-tensor", "fp8dq", "8da4w+head-int8wo"]
 BLOCKS = [(32, 32), (48, 40), (128, 128), (1, 32)]
 STATE_DICT = ["8da4w", "8da4w-g64", "8da4w-asym", "8da4w+head"]

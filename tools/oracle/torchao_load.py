@@ -38,11 +38,12 @@ SEED, TOKENS = 20260801, 48
 RECIPES = [
     "int8wo", "int8wo-tensor", "int8wo-asym", "int8wo-g32", "int8wo-g32-asym", "int8wo-g32-ao017", "int8dq",
     "int8dq-tensor", "int8dq-actasym", "8da4w", "8da4w-g64", "8da4w-row", "8da4w-asym", "int4wo-sym",
-    "int4wo-g64-sym", "int4wo", "int4wo-tinygemm", "fp8wo", "fp8wo-tensor", "fp8dq", "mxfp8", "mxfp8-floor",
+    "int4wo-g64-sym", "int1wo-asym", "int2wo", "int3wo-g64-asym", "int5wo-row", "int6wo-asym", "int7wo", "int4wo",
+    "int4wo-tinygemm", "fp8wo", "fp8wo-tensor", "fp8dq", "mxfp8", "mxfp8-floor",
     "mxfp4dq", "mxfp4dq-floor", "nvfp4", "nvfp4-block", "nvfp4+head",
     "8da4w+head", "int8wo+head+embed-int8wo-g32", "int8wo --skip *.mlp.*", "8da4w+head-int8wo",
 ]
-WEIGHT_ONLY = ("int8wo", "int4wo", "fp8wo", "nvfp4")
+WEIGHT_ONLY = (*(f"int{bits}wo" for bits in range(1, 9)), "fp8wo", "nvfp4")
 
 
 def models(folder):
