@@ -7,8 +7,9 @@
  *   run     the plan does all that is asked (--strict), and logits are the same bits in plain C on
  *           one thread, in two pieces, and with the best instructions on two threads, beside
  *           another sequence, in many pieces
- *   opencl  the same plan on a device of OpenCL, where there is one, gives those logits but for the
- *           order of sums; if routers choose other experts, with those of the device
+ *   opencl  the same plan on a device of OpenCL, where there is one with rows for the scheme, gives
+ *           those logits but for the order of sums; if routers choose other experts, with those of
+ *           the device
  *   plan    on a machine that is not here: done as asked, or said
  *   train   loss and gradients are the same bits in plain C and with the best instructions on three
  *           threads that compute what was forgotten again; and a device's are near them
@@ -560,6 +561,14 @@ static bool has_device(void)
     return found;
 }
 
+/* Integers of other widths than 4 and 8 have no rows on a device: cells of plans see that said. */
+static bool has_device_rows(const char *name)
+{
+    nib_scheme scheme;
+    return nib__scheme_parse(&scheme, name, strlen(name), NULL) != NIB_OK ||
+           !nib__code_is_odd_int(scheme.code);
+}
+
 static void start_runs(matrix *m, const names *schemes)
 {
     static const char *const caches[] = {NULL, "int8"};
@@ -576,7 +585,7 @@ static void start_runs(matrix *m, const names *schemes)
                 c.kind = "run";
                 start(m, c);
                 c.kind = "opencl"; /* whose rows keep keys and values as floats */
-                if (m->has_device && c.cache == NULL)
+                if (m->has_device && c.cache == NULL && has_device_rows(c.scheme))
                     start(m, c);
             }
             c.cache = NULL, c.kind = "plan";
