@@ -413,6 +413,17 @@ NIB_CHECKED nib_status nib_tune_clear(nib_engine *engine, bool *found, nib_err *
 
 /* ---- advise: choose a recipe ----------------------------------------------------------------- */
 
+/* Methods that are compared with rounding. Each recipe is quantized by each of them into `scratch`,
+ * measured as rounding is, and removed. */
+typedef struct nib_advise_methods {
+    size_t size;
+    nib_strings methods;   /* required: of nib_quantize_options.method, all but "rtn" */
+    const char *calibrate; /* text file for the methods; NULL: none */
+    const char *imatrix;   /* as in nib_quantize_options; for those that take one; NULL: none */
+    const char *scratch;   /* directory with room for one quantized model; NULL: the current one */
+    uint64_t reserved[4];
+} nib_advise_methods;
+
 typedef struct nib_advise_options {
     size_t size;
     const nib_request *request; /* only device (not "auto"), dtype and context are used; NULL: all
@@ -429,15 +440,19 @@ typedef struct nib_advise_options {
     bool dry_run;       /* predict without running */
     const char *svg;    /* file for a plot of the frontier, overwritten; NULL: none */
     const char *name;   /* name of the model in printed commands; NULL: its path */
-    uint64_t reserved[4];
+    /* Needs text_path; NULL: rounding only */
+    const nib_advise_methods *methods;
+    uint64_t reserved[3];
 } nib_advise_options;
 
 /* Plans recipes for a device. If the device is present, times those that it runs as asked and
  * measures their losses. Logs each setting of the plans once. Writes the frontier of loss, speed
  * and memory, the recommended recipe, its command, and a training config that makes up for
- * rounding; JSON includes the settings. The report is written even if no recipe can be recommended:
- * NIB_NO_MEMORY: nothing fits, and by how much; NIB_NOT_AS_ASKED: the device runs nothing as asked.
- * NIB_USAGE: an unknown device or recipe; NIB_UNSUPPORTED: the model is already quantized. */
+ * rounding; JSON includes the settings. A method that cannot be applied to a recipe has a row with
+ * the reason. The report is written even if no recipe can be recommended: NIB_NO_MEMORY: nothing
+ * fits, and by how much; NIB_NOT_AS_ASKED: the device runs nothing as asked. NIB_USAGE: an unknown
+ * device, recipe or method; NIB_UNSUPPORTED: the model is already quantized; NIB_IO: the scratch
+ * directory cannot be written, or has too little room, and how much is needed. */
 NIB_CHECKED nib_status nib_advise(nib_model *model, const nib_advise_options *options,
                                   nib_form form, const nib_sink *sink, nib_err *err);
 

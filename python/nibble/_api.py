@@ -338,11 +338,17 @@ class nib_bench_result(Structure):
                 ("peer_file_bytes", c_uint64), ("peer_token_bytes", c_uint64)]
 
 
+class nib_advise_methods(Structure):
+    _fields_ = [("size", c_size_t), ("methods", nib_strings), ("calibrate", c_char_p),
+                ("imatrix", c_char_p), ("scratch", c_char_p), ("reserved", c_uint64 * 4)]
+
+
 class nib_advise_options(Structure):
     _fields_ = [("size", c_size_t), ("request", POINTER(nib_request)), ("recipes", nib_strings),
                 ("text_path", c_char_p), ("window", c_int64), ("memory", c_uint64),
                 ("loss_budget", c_double), ("by_prefill", c_bool), ("dry_run", c_bool),
-                ("svg", c_char_p), ("name", c_char_p), ("reserved", c_uint64 * 4)]
+                ("svg", c_char_p), ("name", c_char_p), ("methods", POINTER(nib_advise_methods)),
+                ("reserved", c_uint64 * 3)]
 
 
 class nib_service_options(Structure):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+import tempfile
 from ctypes import byref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypedDict, Union
@@ -249,15 +250,19 @@ def advise(path: Path, recipes: Strings = (), *, device: Optional[Path] = None,
            cache: Optional[str] = None, text_path: Optional[Path] = None,
            window: Optional[int] = None, memory: Optional[int] = None,
            loss_budget: Optional[float] = None, by_prefill: bool = False, dry_run: bool = False,
-           svg: Optional[Path] = None, name: Optional[str] = None,
-           tokenizer: Optional[Path] = None, form: str = "json",
+           svg: Optional[Path] = None, name: Optional[str] = None, methods: Strings = (),
+           calibrate: Optional[Path] = None, imatrix: Optional[Path] = None,
+           scratch: Optional[Path] = None, tokenizer: Optional[Path] = None, form: str = "json",
            **options: Unpack[EngineOptions]) -> Any:
     """Compares recipes by loss, speed and memory on a device, and recommends one.
 
     recipes: to compare with the model as stored; none: every base of `recipes()` but
     GGUF's own blocks. text_path: a text
     to measure the loss of. memory: bytes that may be used. loss_budget: nats per token that rounding
-    may add; None: 0.02. by_prefill: rank by prefill speed. svg: a file for a plot.
+    may add; None: 0.02. by_prefill: rank by prefill speed. svg: a file for a plot. methods: of
+    `quantize`, by which each recipe is also quantized, measured and removed; they need text_path.
+    calibrate, imatrix: as in `quantize`. scratch: a directory with room for one quantized model;
+    None: the system's for temporary files.
 
     NoMemory: nothing fits; NotAsAsked: the device runs nothing as asked. The exception's `report`
     has the report.
@@ -265,9 +270,13 @@ def advise(path: Path, recipes: Strings = (), *, device: Optional[Path] = None,
     at_least(1, context=context, window=window, memory=memory)
     owner = _Owner(**options)
     request = fill(_api.nib_request(), device=device, dtype=dtype, context=context, cache=cache)
+    by_methods = methods or calibrate is not None or imatrix is not None or scratch is not None
+    by = fill(_api.nib_advise_methods(), methods=methods, calibrate=calibrate, imatrix=imatrix,
+              scratch=tempfile.gettempdir() if scratch is None else scratch)
     struct = fill(_api.nib_advise_options(), request=request, recipes=recipes, text_path=text_path,
                   window=window, memory=memory, loss_budget=-1.0 if loss_budget == 0 else loss_budget,
-                  by_prefill=by_prefill, dry_run=dry_run, svg=svg, name=name)
+                  by_prefill=by_prefill, dry_run=dry_run, svg=svg, name=name,
+                  methods=by if by_methods else None)
     model = owner.open(path, tokenizer=tokenizer)
     return owner.report(form, lambda number, sink, err: lib.nib_advise(
         model.pointer, byref(struct), number, sink, err))

@@ -43,6 +43,7 @@ static const nib_advised unknown = {.predicted_decode = NAN,
                                     .prefill = NAN,
                                     .loss = NAN,
                                     .error = NAN,
+                                    .made_s = NAN,
                                     .beaten_by = NIB_UNBEATEN};
 
 static nib_status add_recipe(nib_advice *v, const char *recipe, nib_err *err)
@@ -106,7 +107,7 @@ static nib_status list_recipes(nib_advice *v, nib_err *err)
 
 /* ---- the plan ---- */
 
-static nib_status keep_problem(nib_advice *v, nib_advised *c, const char *text, nib_err *err)
+nib_status nib__advise_problem(nib_advice *v, nib_advised *c, const char *text, nib_err *err)
 {
     c->problem = nib__arena_copy(&v->arena, text, strlen(text));
     return c->problem ? NIB_OK : nib__fail_memory(err, strlen(text), "a sentence");
@@ -151,10 +152,25 @@ static nib_status read_plan(nib_advice *v, nib_advised *c, const nib_plan *p, ni
     describe_substituted(&p->assignment.ledger, text, sizeof text);
     if (is_denied)
         snprintf(text, sizeof text, "%s", p->assignment.denied.text);
-    return text[0] ? keep_problem(v, c, text, err) : NIB_OK;
+    return text[0] ? nib__advise_problem(v, c, text, err) : NIB_OK;
 }
 
 /* ---- the run ---- */
+
+/* Takes the measured speeds of the row without the method if the same kernels read as many bytes:
+ * other codes take no other time, and measuring twice would only show how measurements differ. */
+static bool share_speed(const nib_advice *v, nib_advised *c)
+{
+    const nib_advised *r = &v->items[c->rounding];
+    c->same_speed = c->method != NULL && c->weight_bytes == r->weight_bytes &&
+                    c->predicted_decode == r->predicted_decode &&
+                    c->predicted_prefill == r->predicted_prefill;
+    if (c->same_speed) {
+        c->decode = r->decode;
+        c->prefill = r->prefill;
+    }
+    return c->same_speed;
+}
 
 static nib_status eval_and_time(nib_advice *v, nib_advised *c, nib_session *session, nib_err *err)
 {
@@ -167,7 +183,7 @@ static nib_status eval_and_time(nib_advice *v, nib_advised *c, nib_session *sess
         NIB_TRY(nib_eval(session, NULL, &eval, &loss, err));
         c->loss = loss.loss;
     }
-    if (v->speeds) {
+    if (v->speeds && !share_speed(v, c)) {
         NIB_TRY(nib__bench_speeds(session, &bench, &speed, err));
         c->decode = speed.decode_tokens_per_s;
         c->prefill = speed.prefill_tokens_per_s;
@@ -179,26 +195,27 @@ static nib_status run_plan(nib_advice *v, nib_advised *c, const nib_plan *plan, 
 {
     nib_session *session;
     char text[sizeof err->text] = "";
-    NIB_TRY(nib_session_open(&session, v->model, plan, 1, err));
+    NIB_TRY(nib_session_open(&session, plan->model, plan, 1, err));
     const nib_plan *runs = nib_session_plan(session);
     if (runs != plan) /* the device refused something, so another row would run */
         describe_substituted(&runs->assignment.ledger, text, sizeof text);
     const nib_status status =
-        text[0] ? keep_problem(v, c, text, err) : eval_and_time(v, c, session, err);
+        text[0] ? nib__advise_problem(v, c, text, err) : eval_and_time(v, c, session, err);
     nib_session_close(session);
     return status;
 }
 
-static nib_status make_plan(nib_advice *v, nib_plan **out, const nib_advised *c, bool on_cpu,
-                            nib_err *err)
+/* Plans the model for the recipe; one that has the codes of a method for these. */
+static nib_status make_plan(nib_advice *v, nib_plan **out, const nib_advised *c, nib_model *model,
+                            bool on_cpu, nib_err *err)
 {
     const nib_request *asked = v->options->request;
-    const nib_request r = {.recipe = c->recipe,
+    const nib_request r = {.recipe = c->method == NULL ? c->recipe : NULL,
                            .device = on_cpu ? NULL : asked->device,
                            .dtype = asked->dtype,
                            .cache = asked->cache,
                            .context = asked->context};
-    return nib_plan_open(out, v->model, &r, err);
+    return nib_plan_open(out, model, &r, err);
 }
 
 /* Losses for a device elsewhere are measured on this CPU: they depend only on the codes. */
@@ -207,7 +224,7 @@ static nib_status run_recipe(nib_advice *v, nib_advised *c, const nib_plan *plan
     nib_plan *here;
     if (v->base->machine.here)
         return run_plan(v, c, plan, err);
-    NIB_TRY(make_plan(v, &here, c, true, err));
+    NIB_TRY(make_plan(v, &here, c, plan->model, true, err));
     const nib_status status = run_plan(v, c, here, err);
     nib_plan_close(here);
     return status;
@@ -235,7 +252,7 @@ static nib_status try_plan(nib_advice *v, nib_advised *c, const nib_plan *plan, 
         return status;
     c->decode = c->prefill = c->loss = NAN;
     c->failed = true;
-    return keep_problem(v, c, err->text, err);
+    return nib__advise_problem(v, c, err->text, err);
 }
 
 /* Reports the settings of recipes that the user named, and of the model as stored. */
@@ -248,10 +265,10 @@ static void report_settings(nib_advice *v, const nib_advised *c, const nib_plan 
     nib__log_settings(v->model->engine, &v->said, before);
 }
 
-static nib_status try_recipe(nib_advice *v, nib_advised *c, nib_err *err)
+nib_status nib__advise_try(nib_advice *v, nib_advised *c, nib_model *model, nib_err *err)
 {
     nib_plan *plan;
-    NIB_TRY(make_plan(v, &plan, c, false, err));
+    NIB_TRY(make_plan(v, &plan, c, model, false, err));
     report_settings(v, c, plan);
     const nib_status status = try_plan(v, c, plan, err);
     nib_plan_close(plan);
@@ -322,6 +339,12 @@ int nib__frontier_choose(bool *within, const nib_merit *merits, size_t count, do
 
 bool nib__advised_counts(const nib_advised *c) { return c->over == 0 && !c->problem; }
 
+bool nib__advised_leads(const nib_advised *c, bool with_methods)
+{
+    return with_methods ? nib__advised_counts(c) && c->beaten_by == NIB_UNBEATEN
+                        : c->round_frontier;
+}
+
 double nib__advised_cost(const nib_advice *v, const nib_advised *c)
 {
     return v->losses ? c->loss : c->error;
@@ -357,15 +380,31 @@ static int find_training(const nib_advice *v, nib_merit *merits)
         const bool gains = !v->within || m->seconds * (1 + NIB_EQUAL_TIMES) < taken.seconds ||
                            m->bytes < taken.bytes;
         m->counts &= v->losses && v->taken >= 0 && v->items[i].trainable && gains &&
-                     m->cost > v->base_cost + v->budget;
+                     v->items[i].method == NULL && m->cost > v->base_cost + v->budget;
     }
     return nib__frontier_choose(&any, merits, v->count, INFINITY);
 }
 
-static void choose_recipe(nib_advice *v)
+/* Which rows without a method would be on the frontier if there were no others. */
+static void find_round_frontier(nib_advice *v, const nib_merit *merits, nib_merit *rounded,
+                                int *beaten_by)
 {
-    nib_merit merits[ITEMS_MAX] = {0};
-    int beaten_by[ITEMS_MAX];
+    for (size_t i = 0; i < v->count; i++) {
+        rounded[i] = merits[i];
+        rounded[i].counts &= v->items[i].method == NULL;
+    }
+    nib__frontier(beaten_by, rounded, v->count);
+    for (size_t i = 0; i < v->count; i++)
+        v->items[i].round_frontier = rounded[i].counts && beaten_by[i] == NIB_UNBEATEN;
+}
+
+static nib_status choose_recipe(nib_advice *v, nib_err *err)
+{
+    nib_merit *merits = nib__arena_take(&v->arena, v->count, sizeof *merits),
+              *rounded = nib__arena_take(&v->arena, v->count, sizeof *rounded);
+    int *beaten_by = nib__arena_take(&v->arena, v->count, sizeof *beaten_by);
+    if (merits == NULL || rounded == NULL || beaten_by == NULL)
+        return nib__fail_memory(err, v->count * sizeof *merits, "the frontier");
     for (size_t i = 0; i < v->count; i++) {
         const nib_advised *c = &v->items[i];
         merits[i] = (nib_merit){.counts = nib__advised_counts(c),
@@ -375,11 +414,13 @@ static void choose_recipe(nib_advice *v)
                                 .bytes = (double)c->weight_bytes};
     }
     v->base_cost = base_cost(v);
+    find_round_frontier(v, merits, rounded, beaten_by);
     nib__frontier(beaten_by, merits, v->count);
     for (size_t i = 0; i < v->count; i++)
         v->items[i].beaten_by = beaten_by[i];
     v->taken = nib__frontier_choose(&v->within, merits, v->count, v->base_cost + v->budget);
     v->train = find_training(v, merits);
+    return NIB_OK;
 }
 
 /* Fails with the reason why no recipe can be taken. */
@@ -452,7 +493,9 @@ static nib_status prepare(nib_advice *v, nib_err *err)
     const nib_advise_options *o = v->options;
     const bool weights = v->model->net.checkpoint != NULL;
     NIB_TRY(list_recipes(v, err));
-    NIB_TRY(make_plan(v, &v->base, &v->items[0], false, err));
+    if (v->methods != NULL)
+        NIB_TRY(nib__methods_list(v, err));
+    NIB_TRY(make_plan(v, &v->base, &v->items[0], v->model, false, err));
     const nib_machine *m = &v->base->machine;
     v->limit = o->memory != 0 && (m->memory == 0 || o->memory < m->memory) ? o->memory : m->memory;
     v->speeds = weights && m->here && !o->dry_run;
@@ -462,7 +505,7 @@ static nib_status prepare(nib_advice *v, nib_err *err)
     v->budget = !v->losses            ? NIB_ERROR_BUDGET
                 : o->loss_budget != 0 ? fmax(o->loss_budget, 0)
                                       : NIB_LOSS_BUDGET;
-    return NIB_OK;
+    return v->methods != NULL ? nib__methods_prepare(v, err) : NIB_OK;
 }
 
 static nib_status write_report(nib_advice *v, nib_form form, const nib_sink *sink, nib_err *err)
@@ -491,7 +534,9 @@ static bool on_progress(void *ctx, const char *what, uint64_t done, uint64_t tot
     enum { WHOLE = 1000, LOSS = 800 };
     const double share = total > 0 && done < total ? (double)done / (double)total : 1;
     const bool loss = strcmp(what, "evaluate") == 0;
-    const double part = loss ? share * LOSS : LOSS + share * (WHOLE - LOSS);
+    double part = loss ? share * LOSS : LOSS + share * (WHOLE - LOSS);
+    if (v->methods != NULL && v->methods->begin_ns != 0)
+        part = WHOLE * nib__methods_progress(v->methods, what, share);
     return v->outer.progress == NULL ||
            v->outer.progress(v->outer.ctx, "advise", v->at * WHOLE + (uint64_t)part,
                              v->count * WHOLE);
@@ -506,13 +551,16 @@ static void on_log(void *ctx, const char *line)
 
 static nib_status try_all(nib_advice *v, nib_err *err)
 {
-    for (v->at = 0; v->at < v->count; v->at++) {
+    for (size_t i = 0; i < v->count; i++) {
+        if (v->items[i].method != NULL)
+            continue;
         if (!nib__engine_progress(v->model->engine, "evaluate", 0, 1))
             return nib__fail(err, NIB_CANCELLED, "cancelled after %zu of %zu recipes", v->at,
                              v->count);
-        NIB_TRY(try_recipe(v, &v->items[v->at], err));
+        NIB_TRY(nib__advise_try(v, &v->items[i], v->model, err));
+        v->at++;
     }
-    return NIB_OK;
+    return v->methods != NULL ? nib__methods_try(v, err) : NIB_OK;
 }
 
 static nib_status advise(nib_advice *v, nib_form form, const nib_sink *sink, nib_err *err)
@@ -526,7 +574,7 @@ static nib_status advise(nib_advice *v, nib_form form, const nib_sink *sink, nib
     NIB_TRY(status);
     if (v->model->net.checkpoint)
         NIB_TRY(nib__model_check_files(v->model, NIB_OK, err));
-    choose_recipe(v);
+    NIB_TRY(choose_recipe(v, err));
     NIB_TRY(write_report(v, form, sink, err));
     return v->taken < 0 ? fail_nothing(v, err) : NIB_OK;
 }
@@ -544,14 +592,18 @@ nib_status nib_advise(nib_model *model, const nib_advise_options *options, nib_f
     if (isnan(o.loss_budget))
         return nib__fail(err, NIB_USAGE, "nib_advise_options.loss_budget is not a number");
     o.request = &request;
+    nib_methods methods = {.lock = -1};
     nib_advice v = {.model = model, .options = &o};
     nib_err own; /* the report includes the error of a failed recipe in any case */
     err = err != NULL ? err : &own;
     NIB_TRY(nib__engine_check(model->engine, err));
+    if (o.methods != NULL)
+        NIB_TRY(nib__methods_read(&v, &methods, err));
     NIB_TRY(check_options(model, v.options, err));
     nib__arena_init(&v.arena, &model->engine->allocator, 0);
     nib__ledger_init(&v.said, &model->engine->allocator);
     const nib_status status = advise(&v, form, sink, err);
+    nib__methods_close(v.methods);
     nib_plan_close(v.base);
     nib__ledger_free(&v.said);
     nib__arena_free(&v.arena);

@@ -6,6 +6,7 @@
 #ifndef NIB_ADVISE_H
 #define NIB_ADVISE_H
 
+#include "recipe.h"
 #include "session_handle.h"
 
 /* ---- the frontier: data, no models ---- */
@@ -35,7 +36,8 @@ int nib__frontier_choose(bool *within, const nib_merit *merits, size_t count, do
 
 typedef struct nib_advised {
     const char *recipe;           /* NULL: as stored */
-    const char *name;             /* "8da4w", "none (bf16)" */
+    const char *method;           /* that chooses its codes; NULL: rounding */
+    const char *name;             /* "8da4w", "8da4w by gptq", "none (bf16)" */
     uint64_t weight_bytes, bytes; /* the second with keys, values and a device's buffers */
     uint64_t over;                /* bytes over the limit; 0: it fits */
     double predicted_decode, predicted_prefill; /* tokens per second; NaN: not known */
@@ -46,6 +48,16 @@ typedef struct nib_advised {
     bool failed;         /* while it ran */
     bool trainable;      /* quantization-aware training supports its schemes */
     int beaten_by;       /* of nib__frontier */
+    bool round_frontier; /* on the frontier of the rows without a method */
+    /* of a row with a method: */
+    size_t rounding;          /* index of the row of its recipe without one */
+    bool inapplicable;        /* the method cannot be applied; `problem` says why */
+    bool same_speed;          /* it runs what `rounding` runs, whose measured speeds it has */
+    bool keeps_rounding;      /* it lost more on the calibration text, so codes are rounded */
+    uint64_t disk;            /* bytes on the disk while it is measured */
+    double made_s;            /* seconds that quantizing took; NaN: it was not quantized */
+    const char *const *notes; /* [note_count] of quantizing, on the method */
+    size_t note_count;
 } nib_advised;
 
 /* Default loss budget, in nats per token above the model as stored: 0.02 is a perplexity 2 %
@@ -54,12 +66,28 @@ typedef struct nib_advised {
 /* Default budget of the estimated error, without a text. int4 in groups of 32 has 7 to 9 %. */
 #define NIB_ERROR_BUDGET 0.1
 
+/* The methods that are tried besides rounding. */
+typedef struct nib_methods {
+    nib_advise_methods asked;
+    nib_ptq_method items[NIB_PTQ_COUNT];
+    size_t count;
+    int64_t tokens;        /* of the calibration text; 0: there is none */
+    const char *out;       /* name of the quantized models, beside which their parts are */
+    const char *lock_path; /* of the name */
+    int lock;              /* negative: not taken */
+    uint64_t disk, there;  /* bytes that the largest row takes on the disk, and that are free */
+    uint64_t begin_ns;     /* of the row in work */
+    bool making;           /* the row in work is being quantized, not measured */
+    double shown;          /* its progress, 0 to 1 */
+} nib_methods;
+
 typedef struct nib_advice {
     nib_model *model;
     const nib_advise_options *options;
+    nib_methods *methods; /* NULL: rounding only */
     nib_arena arena;
     nib_callbacks outer; /* the caller's, which see one stage: all recipes */
-    size_t at;           /* index of the recipe in work */
+    size_t at;           /* rows that are done */
     nib_ledger said;     /* settings of all plans, each once */
     nib_plan *base;      /* of the model as stored, on the device */
     bool speeds;         /* speeds are measured */
@@ -81,6 +109,34 @@ double nib__advised_cost(const nib_advice *v, const nib_advised *c);
 /* Tokens per second of the asked speed, measured if possible. */
 double nib__advised_speed(const nib_advice *v, const nib_advised *c);
 bool nib__advised_counts(const nib_advised *c);
+/* Whether it is on the frontier, of all rows or of those without a method. */
+bool nib__advised_leads(const nib_advised *c, bool with_methods);
+
+/* Plans `model`, which is the advice's model or has the codes of a row, and measures it. */
+nib_status nib__advise_try(nib_advice *v, nib_advised *c, nib_model *model, nib_err *err);
+/* Sets the row's problem, a copy of the text. */
+nib_status nib__advise_problem(nib_advice *v, nib_advised *c, const char *text, nib_err *err);
+
+/* ---- rows with a method: advise_methods.c ---- */
+
+/* Reads options->methods, which is not NULL, into the advice. NIB_USAGE: an unknown method, one
+ * that lacks its text, or an input that none of them uses. */
+nib_status nib__methods_read(nib_advice *v, nib_methods *out, nib_err *err);
+/* Adds a row per method after each recipe's. */
+nib_status nib__methods_list(nib_advice *v, nib_err *err);
+/* Before anything runs: reads the text, takes a name in the scratch directory, finds which methods
+ * apply to which recipes, and whether the disk has room. NIB_BAD_INPUT: the text is empty; NIB_IO:
+ * the directory cannot be written, or is too full. */
+nib_status nib__methods_prepare(nib_advice *v, nib_err *err);
+/* Quantizes each row with a method into the scratch directory, measures and removes it. */
+nib_status nib__methods_try(nib_advice *v, nib_err *err);
+/* Releases the name. methods NULL: nothing. */
+void nib__methods_close(nib_methods *methods);
+/* What quantizing a row is given. */
+void nib__methods_inputs(const nib_methods *methods, const nib_advised *c, const char **calibrate,
+                         const char **imatrix);
+/* The share of a row that is done, 0 to 1, from the progress of a part of its work. */
+double nib__methods_progress(nib_methods *methods, const char *what, double share);
 
 /* Estimates the relative error of a linear layer's product: the root of the mean square over a
  * plan's layers, weighted by their sizes. It covers the error of weights, from rows drawn from each

@@ -13,6 +13,7 @@
 static const char style[] = "circle { stroke: #2f81f7; stroke-width: 1.5 }\n"
                             ".frontier { fill: #2f81f7; fill-opacity: 0.35 }\n"
                             ".beaten_by { fill: none; stroke-opacity: 0.5 }\n"
+                            ".rounded { fill: none; stroke-width: 2.5 }\n"
                             ".out { fill: none; stroke: #e5484d; stroke-dasharray: 3 2 }\n"
                             ".taken { fill: #1fa35b; fill-opacity: 0.6; stroke: #1fa35b }\n";
 
@@ -48,7 +49,9 @@ static const char *class_of(const nib_advice *v, const nib_advised *c)
         return "out";
     if (v->taken >= 0 && c == &v->items[v->taken])
         return "taken";
-    return c->beaten_by == NIB_UNBEATEN ? "frontier" : "behind";
+    if (c->beaten_by == NIB_UNBEATEN)
+        return "frontier";
+    return c->round_frontier ? "rounded" : "behind";
 }
 
 static void put_circle(nib_text *out, const char *class, double x, double y, double radius)
@@ -86,10 +89,12 @@ static void draw_legend(const nib_svg *d, const nib_advice *v, size_t i)
     nib__format_count(speed, (uint64_t)(is_drawn(v, c) ? nib__advised_speed(v, c) + 0.5 : 0));
     snprintf(line, sizeof line, "%zu  %.64s: %s, %s tokens/s, %s%s", i, c->name,
              nib__format_bytes(bytes, c->bytes), is_drawn(v, c) ? speed : "-", cost,
-             c->problem           ? "; not as asked"
-             : c->over != 0       ? "; does not fit"
-             : (int)i == v->taken ? "; taken"
-                                  : "");
+             c->inapplicable                                     ? "; not applicable"
+             : c->problem                                        ? "; not as asked"
+             : c->over != 0                                      ? "; does not fit"
+             : (int)i == v->taken                                ? "; taken"
+             : c->round_frontier && c->beaten_by != NIB_UNBEATEN ? "; frontier without methods"
+                                                                 : "");
     nib__svg_escaped(d->out, line, sizeof line);
     nib__text_str(d->out, "</text>\n");
 }

@@ -70,6 +70,39 @@ static void render_costs(const nib_advice *v, nib_text *out)
     nib__ledger_wrap(out, v->losses ? "loss    " : "error   ", "        ", WIDTH, words);
 }
 
+/* "gptq, search" */
+static void put_methods(const nib_methods *m, nib_text *out)
+{
+    for (size_t i = 0; i < m->count; i++)
+        nib__text_format(out, "%s%s", i > 0 ? ", " : "", nib__ptq_names[m->items[i]]);
+}
+
+static void render_methods(const nib_advice *v, nib_text *out)
+{
+    const nib_methods *m = v->methods;
+    char shown[NIB_SHOWN], tokens[32];
+    nib_text words;
+    if (m == NULL)
+        return;
+    nib__text_init(&words, out->allocator);
+    put_methods(m, &words);
+    if (m->asked.calibrate != NULL)
+        nib__text_format(&words, ", calibrated on the %s tokens of %s",
+                         nib__format_count(tokens, (uint64_t)m->tokens),
+                         nib__escape_string(shown, m->asked.calibrate));
+    if (m->asked.imatrix != NULL)
+        nib__text_format(&words, ", with inputs by %s where the method takes it",
+                         nib__escape_string(shown, m->asked.imatrix));
+    nib__text_str(&words, "; rows without a method are rounded to nearest");
+    if (v->speeds)
+        nib__text_str(&words, ", and those with one have their speed if they run the same kernels");
+    if (words.failed)
+        out->failed = true;
+    else
+        nib__ledger_wrap(out, "method  ", "        ", WIDTH, words.at);
+    nib__text_free(&words);
+}
+
 /* ---- the table ---- */
 
 /* Three digits, or a whole number. */
@@ -108,13 +141,17 @@ static void put_verdict(const nib_advice *v, const nib_advised *c, nib_text *out
 {
     char bytes[32];
     if (c->problem)
-        nib__text_str(out, c->failed ? "failed" : "not as asked");
+        nib__text_str(out, c->failed         ? "failed"
+                           : c->inapplicable ? "not applicable"
+                                             : "not as asked");
     else if (c->over != 0)
         nib__text_format(out, "%s too large", nib__format_bytes(bytes, c->over));
     else if (c->beaten_by != NIB_UNBEATEN)
         nib__text_format(out, "behind %s", v->items[c->beaten_by].name);
     else
         nib__text_str(out, is_taken(v, c) ? "frontier, taken" : "frontier");
+    if (c->keeps_rounding && !c->problem)
+        nib__text_str(out, ", kept rounding");
     nib__text_str(out, "\n");
 }
 
@@ -124,8 +161,8 @@ static void render_row(const nib_advice *v, const nib_advised *c, int width, nib
     format_speed(predicted, c->predicted_decode);
     format_speed(decode, v->speeds ? c->decode : c->predicted_decode);
     format_speed(prefill, v->speeds ? c->prefill : c->predicted_prefill);
-    nib__text_format(out, "%-*s  %8s  %7s", width, c->name, nib__format_bytes(bytes, c->bytes),
-                     decode);
+    nib__text_format(out, "%-*s  %8s  %7s", width, c->name,
+                     c->bytes == 0 ? "-" : nib__format_bytes(bytes, c->bytes), decode);
     if (v->speeds)
         nib__text_format(out, "  %9s", predicted);
     nib__text_format(out, "  %7s", prefill);
@@ -161,6 +198,24 @@ static void render_problem(const nib_advice *v, size_t i, nib_text *out)
     nib__text_free(&words);
 }
 
+/* Lists a frontier, with or without the rows that have a method. */
+static void render_frontier(const nib_advice *v, bool with_methods, nib_text *out)
+{
+    size_t count = 0;
+    nib_text words;
+    nib__text_init(&words, out->allocator);
+    nib__text_format(&words, "frontier %s methods: ", with_methods ? "with" : "without");
+    for (size_t i = 0; i < v->count; i++)
+        if (nib__advised_leads(&v->items[i], with_methods))
+            nib__text_format(&words, "%s%s", count++ > 0 ? ", " : "", v->items[i].name);
+    nib__text_str(&words, count == 0 ? "none" : "");
+    if (words.failed)
+        out->failed = true;
+    else
+        nib__ledger_wrap(out, "", "  ", WIDTH, words.at);
+    nib__text_free(&words);
+}
+
 static void render_table(const nib_advice *v, nib_text *out)
 {
     int width = 6;
@@ -173,6 +228,11 @@ static void render_table(const nib_advice *v, nib_text *out)
         render_row(v, &v->items[i], width, out);
     for (size_t i = 0; i < v->count; i++)
         render_problem(v, i, out);
+    if (v->methods == NULL)
+        return;
+    nib__text_str(out, "\n");
+    render_frontier(v, false, out);
+    render_frontier(v, true, out);
 }
 
 /* ---- commands ---- */
@@ -215,7 +275,7 @@ static void put_recipe(nib_text *out, const char *recipe)
 
 /* Writes the name of the output: "tales-8da4w" for models/tales. A single file ends in
  * .safetensors. */
-static void put_output(const nib_advice *v, const char *recipe, nib_text *out)
+static void put_output(const nib_advice *v, const nib_advised *c, nib_text *out)
 {
     static const char *const ends[] = {"/config.json", ".safetensors", ".gguf"};
     const char *name = model_name(v);
@@ -239,10 +299,28 @@ static void put_output(const nib_advice *v, const char *recipe, nib_text *out)
     else
         nib__text_put(&word, name + from, size - from);
     nib__text_str(&word, "-");
-    put_recipe(&word, recipe);
+    put_recipe(&word, c->recipe);
+    if (c->method != NULL)
+        nib__text_format(&word, "-%s", c->method);
     nib__text_str(&word, file ? ".safetensors" : "");
     put_word(out, word.failed ? "OUT" : word.at);
     nib__text_free(&word);
+}
+
+/* Writes the options of the method. */
+static void put_method(const nib_advice *v, const nib_advised *c, nib_text *out)
+{
+    const char *calibrate, *imatrix;
+    nib__methods_inputs(v->methods, c, &calibrate, &imatrix);
+    nib__text_format(out, " --method %s", c->method);
+    if (calibrate != NULL) {
+        nib__text_str(out, " --calibrate ");
+        put_word(out, calibrate);
+    }
+    if (imatrix != NULL) {
+        nib__text_str(out, " --imatrix ");
+        put_word(out, imatrix);
+    }
 }
 
 /* Writes the command that makes the taken model; nothing for the model as stored. */
@@ -254,9 +332,11 @@ static void put_command(const nib_advice *v, nib_text *out)
     nib__text_str(out, "nibble quantize ");
     put_word(out, model_name(v));
     nib__text_str(out, " ");
-    put_output(v, c->recipe, out);
+    put_output(v, c, out);
     nib__text_str(out, " --recipe ");
     put_word(out, c->recipe);
+    if (c->method != NULL)
+        put_method(v, c, out);
 }
 
 /* Writes a training config that starts from the model and trains for the recipe's codes. */
@@ -398,6 +478,7 @@ void nib__advise_render(const nib_advice *v, nib_text *out)
     render_device(v, out);
     render_speeds(v, out);
     render_costs(v, out);
+    render_methods(v, out);
     render_table(v, out);
     if (v->train >= 0)
         render_training(v, out);
@@ -407,13 +488,39 @@ void nib__advise_render(const nib_advice *v, nib_text *out)
 
 /* ---- JSON ---- */
 
+/* Bytes of a model, which are not known of a row that cannot be made. */
+static void pair_bytes(nib_jsonw *w, const char *key, uint64_t bytes)
+{
+    nib__jsonw_key(w, key);
+    if (bytes != 0)
+        nib__jsonw_int(w, (int64_t)bytes);
+    else
+        nib__jsonw_null(w);
+}
+
+/* What came of the row's method. */
+static void write_method(const nib_advised *c, nib_jsonw *w)
+{
+    nib__jsonw_pair_bool(w, "applicable", !c->inapplicable);
+    nib__jsonw_pair_bool(w, "keeps_rounding", c->keeps_rounding);
+    nib__jsonw_pair_bool(w, "speed_of_rounding", c->same_speed);
+    nib__jsonw_pair_int(w, "disk_bytes", (int64_t)c->disk);
+    nib__jsonw_pair_double(w, "quantize_seconds", c->made_s);
+    nib__jsonw_key(w, "notes");
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < c->note_count; i++)
+        nib__jsonw_string(w, c->notes[i]);
+    nib__jsonw_array_end(w);
+}
+
 static void write_recipe(const nib_advice *v, const nib_advised *c, nib_jsonw *w)
 {
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "name", c->name);
     nib__jsonw_pair_string(w, "recipe", c->recipe);
-    nib__jsonw_pair_int(w, "weight_bytes", (int64_t)c->weight_bytes);
-    nib__jsonw_pair_int(w, "bytes", (int64_t)c->bytes);
+    nib__jsonw_pair_string(w, "method", c->method);
+    pair_bytes(w, "weight_bytes", c->weight_bytes);
+    pair_bytes(w, "bytes", c->bytes);
     nib__jsonw_pair_int(w, "bytes_over", (int64_t)c->over);
     nib__jsonw_pair_double(w, "predicted_decode_tokens_per_s", c->predicted_decode);
     nib__jsonw_pair_double(w, "predicted_prefill_tokens_per_s", c->predicted_prefill);
@@ -426,7 +533,31 @@ static void write_recipe(const nib_advice *v, const nib_advised *c, nib_jsonw *w
     nib__jsonw_pair_bool(w, "frontier", nib__advised_counts(c) && c->beaten_by == NIB_UNBEATEN);
     nib__jsonw_pair_string(w, "behind",
                            c->beaten_by == NIB_UNBEATEN ? NULL : v->items[c->beaten_by].name);
+    if (c->method != NULL)
+        write_method(c, w);
     nib__jsonw_object_end(w);
+}
+
+/* The names of a frontier. */
+static void write_frontier(const nib_advice *v, bool with_methods, nib_jsonw *w)
+{
+    nib__jsonw_key(w, with_methods ? "frontier" : "frontier_without_methods");
+    nib__jsonw_array(w);
+    for (size_t i = 0; i < v->count; i++)
+        if (nib__advised_leads(&v->items[i], with_methods))
+            nib__jsonw_string(w, v->items[i].name);
+    nib__jsonw_array_end(w);
+}
+
+static void write_methods(const nib_methods *m, nib_jsonw *w)
+{
+    nib__jsonw_key(w, "methods");
+    nib__jsonw_array(w);
+    for (size_t i = 0; m != NULL && i < m->count; i++)
+        nib__jsonw_string(w, nib__ptq_names[m->items[i]]);
+    nib__jsonw_array_end(w);
+    nib__jsonw_pair_string(w, "calibrate", m != NULL ? m->asked.calibrate : NULL);
+    nib__jsonw_pair_string(w, "imatrix", m != NULL ? m->asked.imatrix : NULL);
 }
 
 static void pair_text(nib_jsonw *w, const char *key, const nib_advice *v, bool has_text,
@@ -467,11 +598,14 @@ void nib__advise_json(const nib_advice *v, nib_text *out)
     nib__jsonw_pair_double(&w, v->losses ? "loss_budget" : "error_budget", v->budget);
     nib__jsonw_pair_string(&w, "speed", v->options->by_prefill ? "prefill" : "decode");
     nib__jsonw_pair_int(&w, "prompt_tokens", v->prompt);
+    write_methods(v->methods, &w);
     nib__jsonw_key(&w, "recipes");
     nib__jsonw_array(&w);
     for (size_t i = 0; i < v->count; i++)
         write_recipe(v, &v->items[i], &w);
     nib__jsonw_array_end(&w);
+    write_frontier(v, true, &w);
+    write_frontier(v, false, &w);
     nib__jsonw_pair_string(&w, "taken", v->taken >= 0 ? v->items[v->taken].name : NULL);
     nib__jsonw_pair_bool(&w, "within_budget", v->within);
     pair_text(&w, "why", v, v->taken >= 0, put_why);

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 _Static_assert(sizeof(off_t) == 8, "files over 2 GiB need 64-bit offsets: -D_FILE_OFFSET_BITS=64");
@@ -244,6 +245,16 @@ bool nib__path_is_link(const char *path)
 }
 
 bool nib__path_writable(const char *directory) { return access(directory, W_OK | X_OK) == 0; }
+
+nib_status nib__disk_free(uint64_t *out, const char *path, nib_err *err)
+{
+    struct statvfs st;
+    if (statvfs(path, &st) != 0)
+        return nib__file_fail(err, path, "find the free space there");
+    if (!nib__mul(out, (uint64_t)st.f_bavail, (uint64_t)st.f_frsize))
+        *out = UINT64_MAX;
+    return NIB_OK;
+}
 
 const char *nib__path_directory(nib_arena *arena, const char *path)
 {

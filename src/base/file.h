@@ -45,6 +45,8 @@ nib_path_kind nib__path_kind(const char *path);
 nib_status nib__path_look(nib_path_kind *out, const char *path, nib_err *err);
 bool nib__path_is_link(const char *path);       /* a symbolic one */
 bool nib__path_writable(const char *directory); /* by its permissions */
+/* Bytes that this user may still write on the file system of a path. */
+nib_status nib__disk_free(uint64_t *out, const char *path, nib_err *err);
 /* directory + "/" + name in the arena; NULL: no memory. */
 char *nib__path_join(nib_arena *arena, const char *directory, const char *name);
 const char *nib__path_name(const char *path); /* past the last slash */

@@ -23,7 +23,7 @@ typedef struct settings {
         *calibrate, *imatrix, *budget, *rules, *against, *from, *save_logits, *logits_format, *out,
         *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg, *speed, *for_device, *sweep,
         *peer, *peer_model, *cache_type, *cache_dir, *host, *key_file, *name, *chat_template,
-        *schema, *sandbox, *draft, *draft_recipe, *sign_key, *signers, *signer;
+        *schema, *sandbox, *draft, *draft_recipe, *sign_key, *signers, *signer, *scratch;
     unsigned long long seed, memory;
     unsigned long long body_limit;
     list skip, only, allow, kernel, place, without, stop, origins;

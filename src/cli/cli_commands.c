@@ -24,13 +24,16 @@ const command commands[] = {
      "Compares recipes on a device by memory and speed: predicted, and measured if the device is "
      "present. With --text it measures the loss of each recipe, otherwise it estimates the "
      "relative error of linear layers from rounding. Shows the Pareto frontier, and the recipes "
-     "that do not fit or cannot run as asked. Ends with the recommended recipe and its command "
+     "that do not fit or cannot run as asked. With --method it also quantizes each recipe by other "
+     "methods than rounding, and shows the frontier with and without them. Ends with the "
+     "recommended recipe and its command "
      "and, if rounding puts a faster or smaller recipe over the loss budget, with a config for "
      "quantization-aware training. MODEL may be a bare config.json. Exits 5 if no recipe fits and "
      "4 if the device runs none as asked, after printing everything.",
      "nibble advise MODEL --text book.txt\n"
      "nibble advise MODEL --device h200 --memory 6GB --svg frontier.svg\n"
-     "nibble advise MODEL int8wo 8da4w int4wo-g64 --text book.txt --loss-budget 0.01",
+     "nibble advise MODEL int8wo 8da4w int4wo-g64 --text book.txt --loss-budget 0.01\n"
+     "nibble advise MODEL int4wo 8da4w --text book.txt --method search,gptq --calibrate other.txt",
      0, 64, run_advise},
     {"quantize", "MODEL OUT", "write a quantized checkpoint",
      "Streams MODEL through a recipe into OUT: a directory if MODEL is a directory, else a file. "

@@ -108,6 +108,19 @@ const option option_table[] = {
      "residual stream and of the values of attention were merged into the weights, which spreads "
      "outliers)",
      ON_QUANTIZE},
+    {"method", 0, KIND_TEXT, AT(method), "METHODS",
+     "also quantize each recipe by METHODS, such as search,gptq, measure the result as rounding is "
+     "measured, and remove it: those of `nibble quantize --method`; needs --text",
+     ON_ADVISE},
+    {"calibrate", 0, KIND_TEXT, AT(calibrate), "FILE",
+     "with --method: text file for the methods, better another than --text", ON_ADVISE},
+    {"imatrix", 0, KIND_TEXT, AT(imatrix), "FILE",
+     "with --method: importance matrix of llama.cpp for the methods search, awq and smooth",
+     ON_ADVISE},
+    {"scratch", 0, KIND_TEXT, AT(scratch), "DIR",
+     "with --method: directory for the quantized models, one at a time (default: $TMPDIR, else "
+     "/tmp)",
+     ON_ADVISE},
     {"calibrate", 0, KIND_TEXT, AT(calibrate), "FILE",
      "text file for calibrating the activation scales of -static recipes, and methods",
      ON_QUANTIZE},

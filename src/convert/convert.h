@@ -21,18 +21,31 @@ nib_status nib__quantize_where(struct nib_quant_device **out, nib_ledger *ledger
 nib_status nib__quantize_for(nib_plan **out, nib_ledger *ledger, nib_model *model,
                              const nib_quantize_options *options, nib_err *err);
 
+struct nib_quantize_report;
+/* What was made for an examiner, or, by a dry run, would be. */
+typedef struct nib_examined {
+    const struct nib_quantize_report *report;
+    const nib_ledger *ledger;
+    uint64_t store_bytes; /* at most, of the codes that a method keeps on the disk meanwhile */
+    bool keeps_rounding;  /* of nib_gptq, nib_scaling or nib_rotating */
+} nib_examined;
+
 /* Sees an output that is then removed: nib_quantize_job.examine. ascending: nib_gptq.ascending;
  * held_out: nib_scaling.held_out, nib_rotating.held_out; seed: nib_rotating.seed. */
 typedef struct nib_examiner {
     nib_status (*examine)(void *ctx, const char *place, const struct nib_digests *outputs,
                           nib_err *err);
+    /* Called after that, or by a dry run alone; NULL: nothing is told */
+    nib_status (*tell)(void *ctx, const nib_examined *made, nib_err *err);
     void *ctx;
     bool ascending;
     int64_t held_out;
     uint64_t seed;
+    bool directory; /* the output is a directory, also of a single file */
 } nib_examiner;
-/* nib_quantize and nib_convert into a directory beside options->out, for the examiner. Options and
- * model are as those calls take them; nothing is reported. */
+/* nib_quantize and nib_convert into a directory beside options->out, for the examiner; a dry run of
+ * nib_quantize makes nothing. Options and model are as those calls take them. The codes of a method
+ * are meanwhile in OUT.verify.codes. */
 nib_status nib__quantize_again(nib_model *model, const nib_quantize_options *options,
                                const nib_examiner *examiner, nib_err *err);
 nib_status nib__convert_again(nib_model *model, const nib_convert_options *options,

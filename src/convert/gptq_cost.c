@@ -90,3 +90,17 @@ nib_status nib__gptq_count(nib_gptq_run *g, double multiply_adds, nib_err *err)
                                               "it finished"
                                             : "");
 }
+
+uint64_t nib__gptq_store_bound(const nib_quantize_layer *layers, const nib_network *net)
+{
+    enum { PARTS = 2 /* of codes, and of learned scales */, VALUES = 2 /* scale and zero, f32 */ };
+    uint64_t sum = 0;
+    for (size_t i = 0; i < net->site_count; i++) {
+        const uint64_t n = (uint64_t)net->sites[i].n, k = (uint64_t)net->sites[i].k;
+        const nib_choice *c = &layers[i].choice;
+        if (nib__layer_is_quantized(&layers[i]) && nib__ptq_sweeps(c->method))
+            sum += n * k + PARTS * VALUES * sizeof(float) * n *
+                               (uint64_t)nib__scheme_groups(&c->scheme, (int64_t)k);
+    }
+    return sum;
+}

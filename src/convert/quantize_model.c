@@ -37,18 +37,6 @@ void nib__layer_keep(nib_quantize_layer *l, const nib_scheme *stored)
     l->choice.keep = false;
 }
 
-/* The method of layers for which the recipe names none. */
-static nib_status default_method(nib_ptq_method *out, const nib_quantize_options *o, nib_err *err)
-{
-    *out = NIB_PTQ_RTN;
-    if (o->method == NULL || nib__ptq_parse(out, o->method))
-        return NIB_OK;
-    return nib__fail(
-        err, NIB_USAGE,
-        "method \"%.40s\" is not one of rtn, search, gptq, hqq, qronos, awq, learn, smooth, rotate",
-        o->method);
-}
-
 /* Refuses a method that no layer would use. */
 static nib_status check_method(const work *w, nib_err *err)
 {
@@ -67,9 +55,10 @@ static nib_status check_method(const work *w, nib_err *err)
 static nib_status choose_layers(work *w, nib_err *err)
 {
     const nib_network *net = &w->model->net;
-    nib_ptq_method method;
+    nib_ptq_method method = NIB_PTQ_RTN;
     const nib_recipe_layer *layers;
-    NIB_TRY(default_method(&method, w->options, err));
+    if (w->options->method != NULL)
+        NIB_TRY(nib__method_read(&method, w->options->method, err));
     NIB_TRY(nib__model_recipe(&w->recipe, &layers, w->model, w->options->request, &w->arena, err));
     w->layers = nib__arena_take(&w->arena, net->site_count, sizeof *w->layers);
     if (!w->layers)
@@ -188,6 +177,7 @@ static nib_status complete_job(work *w, nib_quantize_job *job, nib_err *err)
     job->receipt_ctx = &w->asked;
     job->examine = w->examiner != NULL ? w->examiner->examine : NULL;
     job->examine_ctx = w->examiner != NULL ? w->examiner->ctx : NULL;
+    job->examine_directory = w->examiner != NULL && w->examiner->directory;
     job->pool = engine->pool;
     job->isa = engine->isa;
     job->callbacks = &engine->callbacks;
@@ -293,12 +283,23 @@ static void render_json(const work *w, const nib_quantize_report *report, nib_te
     nib__jsonw_report_end(&json);
 }
 
+static nib_status tell_examiner(const work *w, const nib_quantize_report *report, nib_err *err)
+{
+    const nib_examined made = {.report = report,
+                               .ledger = &w->ledger,
+                               .store_bytes = nib__gptq_store_bound(w->layers, &w->model->net),
+                               .keeps_rounding = w->gptq.keeps_rounding ||
+                                                 w->scales.keeps_rounding ||
+                                                 w->rotating.keeps_rounding};
+    return w->examiner->tell != NULL ? w->examiner->tell(w->examiner->ctx, &made, err) : NIB_OK;
+}
+
 static nib_status render(work *w, const nib_quantize_report *report, nib_form form,
                          const nib_sink *sink, nib_err *err)
 {
     nib_text text;
     if (w->examiner != NULL)
-        return NIB_OK;
+        return tell_examiner(w, report, err);
     nib__text_init(&text, &w->model->engine->allocator);
     if (form == NIB_FORM_JSON) {
         render_json(w, report, &text);
@@ -373,7 +374,8 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     nib_quantize_report report;
     NIB_TRY(name_output(w, o->out, err));
     NIB_TRY(check_file_ending(w, o->format, err));
-    NIB_TRY(check_tokenizer(w->model, o->format, o->calibrate, err));
+    if (w->examiner == NULL)
+        NIB_TRY(check_tokenizer(w->model, o->format, o->calibrate, err));
     NIB_TRY(check_pack(w, o->pack, o->format, err));
     NIB_TRY(choose_layers(w, err));
     NIB_TRY(nib__quantize_where(&device, &w->ledger, w->model, o, nib__methods_on_device(w), err));

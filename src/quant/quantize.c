@@ -263,7 +263,7 @@ static nib_status choose_directory(nib_output_layout *r)
     nib_path_kind kind = NIB_PATH_NONE;
     if (job->examine != NULL) { /* as the output that it is compared with */
         NIB_TRY(nib__path_look(&kind, job->out, r->err));
-        r->directory = kind == NIB_PATH_DIRECTORY;
+        r->directory = job->examine_directory || kind == NIB_PATH_DIRECTORY;
         return NIB_OK;
     }
     if (job->gguf == NULL && job->config == NULL)

@@ -116,6 +116,7 @@ typedef struct nib_quantize_job {
     nib_status (*examine)(void *ctx, const char *place, const struct nib_digests *outputs,
                           nib_err *err);
     void *examine_ctx;
+    bool examine_directory; /* it is a directory; else it is what OUT is now */
     bool force, dry_run;
     struct nib_quant_device *device; /* device that computes codes; NULL: this CPU */
     nib_pool *pool;

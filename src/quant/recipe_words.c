@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The meaning of each recipe name, as text, JSON and Markdown, from the rows of scheme.c and
- * recipe_mixes.c.
+ * recipe_mixes.c; and the names of methods.
  */
 #include "recipe_rules.h"
+
+#include <stdio.h>
 
 /* The recipe that keeps weights as they are stored has no scheme: its other columns stay empty, as
  * those of mixes do. */
@@ -125,4 +127,17 @@ nib_status nib__recipes_write(nib_form form, const nib_allocator *a, const nib_s
     const nib_status status = nib__text_flush(&text, sink, err);
     nib__text_free(&text);
     return status;
+}
+
+nib_status nib__method_read(nib_ptq_method *out, const char *name, nib_err *err)
+{
+    char names[128] = "", shown[NIB_SHOWN];
+    size_t size = 0;
+    if (nib__ptq_parse(out, name))
+        return NIB_OK;
+    for (int i = 0; i < NIB_PTQ_COUNT; i++)
+        size += (size_t)snprintf(names + size, sizeof names - size, "%s%s", i > 0 ? ", " : "",
+                                 nib__ptq_names[i]);
+    return nib__fail(err, NIB_USAGE, "method \"%.40s\" is not one of %s",
+                     nib__escape_string(shown, name), names);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Advice: the Pareto frontier with ties, near-equal times and unknown values; the choice from it;
- * the estimated error against explicit formulas; and whole calls: cancelled, out of memory,
- * refused.
+ * the estimated error against explicit formulas; rows with a method; and whole calls: cancelled,
+ * out of memory, refused.
  */
 #include "advise.h"
 
@@ -415,6 +415,208 @@ static void test_cancelled(void **state)
     close_model(&p);
 }
 
+/* ---- rows with a method ---- */
+
+/* Losses are measured here, and speeds are not. */
+static const nib_request elsewhere = {.device = "h200"};
+
+static void put_file(const planned *p, const char *path, const char *text, size_t size)
+{
+    nib_err err;
+    if (nib__file_write(path, text, size, &p->model->engine->allocator, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+}
+
+/* A scratch directory with texts in a directory beside it. */
+typedef struct place {
+    char scratch[64], inputs[64], text[80], empty[80];
+} place;
+
+static place make_place(const planned *p)
+{
+    place at = {"/tmp/nib-advise-XXXXXX", "/tmp/nib-advise-XXXXXX", "", ""};
+    char *text;
+    size_t size;
+    nib_err err;
+    assert_non_null(mkdtemp(at.scratch));
+    assert_non_null(mkdtemp(at.inputs));
+    snprintf(at.text, sizeof at.text, "%s/text.txt", at.inputs);
+    snprintf(at.empty, sizeof at.empty, "%s/empty.txt", at.inputs);
+    if (nib__file_read(&text, &size, "models/nibble-tales/heldout.txt", 1 << 20,
+                       &p->model->engine->allocator, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_true(size > 4000);
+    put_file(p, at.text, text, 4000);
+    put_file(p, at.empty, "", 0);
+    nib__release(&p->model->engine->allocator, text);
+    return at;
+}
+
+static void remove_place(const place *at)
+{
+    assert_true(nib__directory_is_empty(at->scratch)); /* whatever the calls did */
+    assert_int_equal(nib__path_remove(at->scratch, NULL), NIB_OK);
+    assert_int_equal(nib__path_remove(at->inputs, NULL), NIB_OK);
+}
+
+/* The number after `key` in the JSON object of a row; NaN: null. */
+static double row_number(const char *name, const char *key)
+{
+    char begin[96];
+    snprintf(begin, sizeof begin, "\"name\": \"%s\"", name);
+    const char *row = strstr(report.text, begin);
+    if (row == NULL)
+        fail_msg("no row %s in %s", name, report.text);
+    snprintf(begin, sizeof begin, "\"%s\": ", key);
+    const char *at = strstr(row, begin);
+    assert_non_null(at);
+    return strncmp(at + strlen(begin), "null", 4) == 0 ? NAN : strtod(at + strlen(begin), NULL);
+}
+
+/* Rows by search lose less than those by rounding, in the same bytes, and what hqq cannot do has
+ * the reason. Nothing is left in the scratch directory. */
+static void test_rows_with_methods(void **state)
+{
+    static const char *const recipes[] = {"int4wo-sym", "int8wo"}, *const names[] = {"search",
+                                                                                     "hqq"};
+    planned p = open_model("models/nibble-tales", NULL);
+    const place at = make_place(&p);
+    const nib_advise_methods methods = {
+        .methods = {names, 2}, .calibrate = at.text, .scratch = at.scratch};
+    const nib_advise_options o = {
+        .request = &elsewhere, .recipes = {recipes, 2}, .text_path = at.text, .methods = &methods};
+    nib_err err;
+    (void)state;
+    if (advise(&p, &o, NIB_FORM_JSON, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    const double rounding = row_number("int4wo-sym", "loss"),
+                 searched = row_number("int4wo-sym by search", "loss"),
+                 stored = row_number("none (bf16)", "loss");
+    assert_true(stored < searched && searched < rounding);
+    assert_true(row_number("int4wo-sym", "weight_bytes") ==
+                row_number("int4wo-sym by search", "weight_bytes"));
+    assert_true(row_number("int4wo-sym by search", "quantize_seconds") > 0);
+    assert_true(isnan(row_number("int8wo by hqq", "loss")));
+    assert_true(isnan(row_number("int8wo by hqq", "bytes")));
+    assert_non_null(
+        strstr(report.text, ": the method hqq moves float zeros, and int8wo has none of its own"));
+    assert_non_null(strstr(report.text, "\"frontier_without_methods\": ["));
+    if (advise(&p, &o, NIB_FORM_TEXT, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    assert_non_null(strstr(report.text, "  not applicable\n"));
+    assert_non_null(strstr(
+        report.text, "\nint8wo by hqq: model.layers.0.self_attn.q_proj: the method hqq moves"));
+    assert_non_null(strstr(report.text, "\nfrontier without methods: "));
+    assert_non_null(strstr(report.text, "\nfrontier with methods: "));
+    close_model(&p);
+    remove_place(&at);
+}
+
+/* What a killed process left at a name is removed; a name that another process has is not. */
+static void test_scratch_names(void **state)
+{
+    static const char *const recipes[] = {"int4wo-sym"}, *const names[] = {"search"};
+    planned p = open_model("models/nibble-tales", NULL);
+    const place at = make_place(&p);
+    const nib_advise_methods methods = {.methods = {names, 1}, .scratch = at.scratch};
+    const nib_advise_options o = {
+        .request = &elsewhere, .recipes = {recipes, 1}, .text_path = at.text, .methods = &methods};
+    char left[96], codes[96], lock[96];
+    nib_err err;
+    int fd;
+    (void)state;
+    snprintf(left, sizeof left, "%s/nibble-advise.part", at.scratch);
+    snprintf(codes, sizeof codes, "%s/nibble-advise.verify.codes", at.scratch);
+    snprintf(lock, sizeof lock, "%s/nibble-advise.lock", at.scratch);
+    assert_int_equal(nib__part_directory(left, &err), NIB_OK);
+    assert_int_equal(nib__part_directory(codes, &err), NIB_OK);
+    assert_int_equal(nib__lock_take(&fd, lock, &err), NIB_OK);
+    assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), NIB_OK);
+    assert_int_equal(nib__path_kind(left), NIB_PATH_DIRECTORY);
+    assert_int_equal(nib__path_kind(codes), NIB_PATH_DIRECTORY);
+    nib__lock_release(fd, lock);
+    assert_int_equal(advise(&p, &o, NIB_FORM_TEXT, &err), NIB_OK);
+    close_model(&p);
+    remove_place(&at);
+}
+
+static void test_refuses_bad_methods(void **state)
+{
+    static const char *const recipes[] = {"int4wo-sym"};
+    static const char *const names[] = {"search", "gptq", "gtpq", "rtn", "search", "hqq"};
+    planned p = open_model("models/nibble-tales", NULL);
+    const place at = make_place(&p);
+    const nib_advise_methods good = {
+        .methods = {names, 1}, .calibrate = at.text, .scratch = at.scratch};
+    nib_advise_methods m = good;
+    nib_advise_options o = {.recipes = {recipes, 1}, .text_path = at.text, .methods = &m};
+    (void)state;
+    m.methods = (nib_strings){names + 2, 1};
+    expect_refused(&p, o, NIB_USAGE); /* unknown */
+    m.methods = (nib_strings){names + 3, 1};
+    expect_refused(&p, o, NIB_USAGE); /* rtn */
+    const char *const twice[] = {names[0], names[4]};
+    m.methods = (nib_strings){twice, 2};
+    expect_refused(&p, o, NIB_USAGE);
+    m = good, m.methods = (nib_strings){names + 1, 1}, m.calibrate = NULL;
+    expect_refused(&p, o, NIB_USAGE); /* gptq without a text */
+    m = good, m.methods = (nib_strings){names + 5, 1};
+    expect_refused(&p, o, NIB_USAGE); /* hqq with one */
+    m = good, m.methods = (nib_strings){names + 1, 1}, m.imatrix = at.text;
+    expect_refused(&p, o, NIB_USAGE); /* gptq with an imatrix */
+    m = good, m.calibrate = at.empty;
+    expect_refused(&p, o, NIB_BAD_INPUT);
+    m = good, m.calibrate = "/nowhere/text.txt";
+    expect_refused(&p, o, NIB_IO);
+    m = good, m.scratch = at.text;
+    expect_refused(&p, o, NIB_IO);
+    m = good, m.scratch = "models/nibble-tales";
+    expect_refused(&p, o, NIB_USAGE);
+    m = good, o.text_path = NULL;
+    expect_refused(&p, o, NIB_USAGE);
+    o.dry_run = true;
+    expect_refused(&p, o, NIB_USAGE);
+    close_model(&p);
+    remove_place(&at);
+}
+
+static int stage_calls;
+
+/* Cancels in the rows with a method, after some calls. */
+static bool stop_late(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    (void)ctx;
+    return strcmp(what, "advise") != 0 || done * 3 <= total * 2 || stage_calls-- > 0;
+}
+
+/* Wherever it is cancelled, nothing is left. */
+static void test_cancelled_in_a_method(void **state)
+{
+    static const char *const recipes[] = {"int4wo-sym"}, *const names[] = {"gptq"};
+    planned p = open_model("models/nibble-tales", NULL);
+    const place at = make_place(&p);
+    const nib_advise_methods methods = {
+        .methods = {names, 1}, .calibrate = at.text, .scratch = at.scratch};
+    const nib_advise_options o = {
+        .request = &elsewhere, .recipes = {recipes, 1}, .text_path = at.text, .methods = &methods};
+    nib_err err;
+    int cancelled = 0;
+    (void)state;
+    p.engine->callbacks.progress = stop_late;
+    for (int calls = 0;; calls += 1 + calls / 2, cancelled++) {
+        stage_calls = calls;
+        const nib_status status = advise(&p, &o, NIB_FORM_TEXT, &err);
+        assert_true(nib__directory_is_empty(at.scratch));
+        if (status == NIB_OK)
+            break;
+        assert_int_equal(status, NIB_CANCELLED);
+        assert_string_equal(report.text, "");
+    }
+    assert_true(cancelled >= 3);
+    close_model(&p);
+    remove_place(&at);
+}
+
 /* Whichever allocation fails, the call returns NIB_NO_MEMORY and leaks nothing. */
 static void expect_no_memory(const planned *p, failing *f, nib_form form)
 {
@@ -468,6 +670,10 @@ int main(void)
         cmocka_unit_test(test_commands),
         cmocka_unit_test(test_others_continue_after_a_failed_recipe),
         cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_rows_with_methods),
+        cmocka_unit_test(test_scratch_names),
+        cmocka_unit_test(test_refuses_bad_methods),
+        cmocka_unit_test(test_cancelled_in_a_method),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -183,6 +183,11 @@ static nib_status call_advise(const void *options)
     return nib_advise(training, options, NIB_FORM_TEXT, &nowhere, &err);
 }
 
+static nib_status call_advise_methods(const void *options)
+{
+    return call_advise(&(nib_advise_options){.methods = options});
+}
+
 static nib_status call_advise_request(const void *options)
 {
     return call_advise(&(nib_advise_options){.request = options});
@@ -244,10 +249,10 @@ static const options_case cases[] = {
     OPTIONS(nib_generate_options, call_plan_generation, NIB_OK),
     OPTIONS(nib_generate_options, call_generate, NIB_OK),
     OPTIONS(nib_generate_options, call_generator, NIB_OK),
-    OPTIONS(nib_quantize_options, call_quantize, NIB_USAGE),       /* no output */
-    OPTIONS(nib_budget, call_quantize_budget, NIB_USAGE),          /* no number */
-    OPTIONS(nib_request, call_quantize_request, NIB_USAGE),        /* no recipe */
-    OPTIONS(nib_convert_options, call_convert, NIB_USAGE),         /* no output */
+    OPTIONS(nib_quantize_options, call_quantize, NIB_USAGE), /* no output */
+    OPTIONS(nib_budget, call_quantize_budget, NIB_USAGE),    /* no number */
+    OPTIONS(nib_request, call_quantize_request, NIB_USAGE),  /* no recipe */
+    OPTIONS(nib_convert_options, call_convert, NIB_USAGE),   /* no output */
     OPTIONS(nib_verify_options, call_verify_with, NIB_OK),
     OPTIONS(nib_verify_from_options, call_verify_from, NIB_USAGE), /* no source */
     OPTIONS(nib_signature_options, call_signature, NIB_USAGE),     /* no key */
@@ -259,8 +264,9 @@ static const options_case cases[] = {
     OPTIONS(nib_request, call_tune, NIB_USAGE),          /* nowhere to save */
     OPTIONS(nib_advise_options, call_advise, NIB_USAGE), /* a training config */
     OPTIONS(nib_request, call_advise_request, NIB_USAGE),
-    OPTIONS(nib_train_options, call_train, NIB_USAGE), /* a model */
-    OPTIONS(nib_plot_options, call_plot, NIB_USAGE),   /* no run */
+    OPTIONS(nib_advise_methods, call_advise_methods, NIB_USAGE), /* no method */
+    OPTIONS(nib_train_options, call_train, NIB_USAGE),           /* a model */
+    OPTIONS(nib_plot_options, call_plot, NIB_USAGE),             /* no run */
     OPTIONS(nib_service_options, call_service, NIB_OK),
     OPTIONS(nib_call_options, call_call, NIB_OK),
 };
@@ -470,6 +476,8 @@ static void test_null_lists(void **state)
     NULLS("nib_generate_options.stop", call_generator(&(nib_generate_options){.stop = none}));
     NULLS("nib_convert_options.allow", call_convert(&(nib_convert_options){.allow = half}));
     NULLS("nib_advise_options.recipes", call_advise(&(nib_advise_options){.recipes = half}));
+    NULLS("nib_advise_methods.methods",
+          call_advise_methods(&(nib_advise_methods){.methods = half}));
     NULLS("nib_plot_options.runs", call_plot(&(nib_plot_options){.runs = half}));
     NULLS("nib_bench_options.contexts", call_bench(&(nib_bench_options){.context_count = 1}));
 }
