@@ -165,8 +165,9 @@ def decide_ties(row_far, enough):
     return math.sqrt(sum(d * d for d in rows) / len(rows))
 
 
-def see_forward(model, got, weights, spec, needles=()):
-    """Are these logits those of the scheme's activations, and of no others?"""
+def see_forward(model, got, weights, spec, needles=(), seen=None):
+    """Are these logits those of the scheme's activations, and of no others? seen: {module: tokens}, inputs of products as the engine
+    computed them, if they are known; they decide ties that are too many to try."""
     keeps = lambda module: spec.keeps_head and module == "lm_head"
 
     def far(scheme, one_scale=False):
@@ -186,6 +187,9 @@ def see_forward(model, got, weights, spec, needles=()):
     nearest = min(others, key=others.get)
     if asked > 1e-3 * size and spec.act in formulas.HALF:
         asked = min(asked, decide_ties(row_far, 1e-3 * size))
+        if asked > 1e-3 * size and seen is not None:
+            act = lambda module, x: formulas.activations_of(x, seen[module], spec) if module in seen else x
+            asked = min(asked, forward.distance(got, forward.Model(model.config, weights, vectors(model), act).logits(IDS)))
     worst = 0.75 * others[nearest]
     if asked > 1e-3 * size and (others[nearest] < 0.2 * asked or asked > worst):
         return [Deviation(f"activations: logits are {asked:.2g} from those of {spec.act} per token, {others[nearest]:.2g} from "

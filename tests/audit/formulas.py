@@ -254,6 +254,15 @@ def act_total(x):
     return f32(max(map(abs, x)) / 2688) or 1.0
 
 
+def activations_of(tokens, seen, spec):
+    """The inputs of a product with the codes of `seen`, the same inputs as an engine computed them: no last bit decides a tie."""
+    out = []
+    for x, y in zip(tokens, seen, strict=True):
+        (scale, _), (other, _) = (integer_grid([f32(v) for v in row], HALF[spec.act], spec.act_symmetric) for row in (x, y))
+        out.append([round(v / other) * scale for v in token(y, spec.act, spec.act_symmetric)])
+    return out
+
+
 def activations(tokens, spec, one_scale=False, nudge=lambda t: 0.0):
     """The inputs of a product as the scheme has them; one_scale: as one scale for all tokens would have them; nudge: of token t,
     where one of its codes is a tie."""

@@ -99,11 +99,20 @@ def load(source, model):
     return transformers.AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[model.dtype])
 
 
-def see_logits(model, spec, weights, logits):
+def see_logits(model, spec, weights, logits, seen=None):
     """Checks logits as for Nibble, with the scheme's activations. In f32 only, as other types add noise."""
     if model.dtype != "F32":
         return []
-    return ask_values.see_forward(model, logits[0].float().tolist(), weights, spec)
+    return ask_values.see_forward(model, logits[0].float().tolist(), weights, spec, seen=seen)
+
+
+def see_inputs(engine, names):
+    """{module: tokens}, filled with the inputs of these layers whenever the engine runs."""
+    seen = {}
+    for name, module in engine.named_modules():
+        if name in names:
+            module.register_forward_pre_hook(lambda _, given, name=name: seen.update({name: given[0][0].float().tolist()}))
+    return seen
 
 
 def all_weights(model, spec, quantized):
@@ -164,6 +173,7 @@ def ask_torchao(case, model, source, prequantized):
                     quantize_(engine, config, filter_fn=lambda m, n: n in wanted)
                 else:
                     quantize_(engine, FqnToConfig(rules), filter_fn=None)
+            seen = see_inputs(engine, wanted)
             with torch.no_grad():
                 logits = engine(ids).logits
         except ImportError as error:
@@ -188,7 +198,7 @@ def ask_torchao(case, model, source, prequantized):
             got = m.weight.dequantize().float().tolist()
             if not ask_values.same_rows(want, got, 2.0 ** -7 if model.dtype != "F32" else 1e-6):
                 return "values", f"{n}: other values than the formula's"
-    found = see_logits(model, spec, all_weights(model, spec, names), logits)
+    found = see_logits(model, spec, all_weights(model, spec, names), logits, seen)
     return ("values", found[0].words) if found else ("done", "")
 
 
