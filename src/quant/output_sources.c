@@ -304,27 +304,30 @@ static const char *list_dialects(char out[200])
 static void avoid_bytes(nib_output_layout *r)
 {
     size_t count = 0;
-    int least = 8;
-    char lacks[160];
+    int least = 8, most = 0;
+    char lacks[160], bits[32];
     for (size_t i = 0; i < r->job->count; i++) {
         const nib_code code = r->sources[i].stored.scheme.code;
-        const bool is_odd = uses_dialect(&r->job->layers[i]) && nib__code_is_odd_int(code);
-        count += is_odd;
-        least = is_odd && nib__code_bits(code) < least ? nib__code_bits(code) : least;
+        if (!uses_dialect(&r->job->layers[i]) || !nib__code_is_odd_int(code))
+            continue;
+        count++;
+        least = nib__code_bits(code) < least ? nib__code_bits(code) : least;
+        most = nib__code_bits(code) > most ? nib__code_bits(code) : most;
     }
     if (count == 0)
         return;
+    snprintf(bits, sizeof bits, least == most ? "%d" : "%d to %d", least, most);
     if (r->job->format != NULL) {
         nib__ledger_add_note(r->ledger, "format",
-                             "torchao's format stores the codes of %zu layers in 8 bits each, from "
-                             "%d bits on; --format nibble and compressed-tensors store only theirs",
-                             count, least);
+                             "torchao's format stores codes of %s bits, of %zu layers, in 8 bits "
+                             "each; --format nibble and compressed-tensors store them in their own",
+                             bits, count);
         return;
     }
-    snprintf(lacks, sizeof lacks,
-             "stores the codes of %zu layers in 8 bits each, from %d bits on; --format torchao "
-             "asks for that",
-             count, least);
+    snprintf(
+        lacks, sizeof lacks,
+        "stores codes of %s bits, of %zu layers, in 8 bits each; --format torchao asks for that",
+        bits, count);
     nib__output_layout_use_nibble(r, lacks);
 }
 
