@@ -70,7 +70,7 @@ const char *nib__bias_int32_refuses(const nib_scheme *s, int64_t k)
 
 int64_t nib__bias_int32_most(const nib_scheme *s, int64_t k)
 {
-    const int64_t lowest = nib__code_most(s->code) + 1,
+    const int64_t lowest = (int64_t)nib__code_most(s->code) + 1,
                   code = s->zero != NIB_ZERO_NONE ? 2 * lowest - 1 : lowest;
     const int64_t act = s->act_symmetric ? 128 : 255;
     return INT32_MAX - k * code * act;

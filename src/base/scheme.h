@@ -154,7 +154,10 @@ int nib__code_bits(nib_code code);       /* of one packed code: 1 to 32 */
 nib_type nib__code_type(nib_code code);
 bool nib__code_is_int(nib_code code); /* I1 to I8: -2^(b-1) to 2^(b-1) - 1 */
 /* The largest integer code, 2^(b-1) - 1; the lowest is -2^(b-1). */
-NIB_INLINE int nib__code_most(nib_code code) { return (1 << (nib__code_bits(code) - 1)) - 1; }
+NIB_INLINE int nib__code_most(nib_code code)
+{
+    return (int)((UINT32_C(1) << (nib__code_bits(code) - 1)) - 1);
+}
 nib_code nib__int_code(int64_t bits); /* the integer code of 1 to 8 bits */
 /* An integer code whose width is not 4 or 8: weight-only, and packed in words by Nibble. */
 bool nib__code_is_odd_int(nib_code code);

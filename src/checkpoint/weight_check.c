@@ -14,9 +14,10 @@ static bool find_bad_bits(const nib_weight *w, uint32_t *mask, int *bytes)
 {
     static const uint32_t masks[] = {
         [NIB_ELEMENT_F32] = 0x7f800000, [NIB_ELEMENT_F16] = 0x7c00, [NIB_ELEMENT_BF16] = 0x7f80,
-        [NIB_ELEMENT_E4M3] = 0x7f,      [NIB_ELEMENT_E5M2] = 0x7c,  [NIB_ELEMENT_E2M1] = 0,
+        [NIB_ELEMENT_E4M3] = 0x7f,      [NIB_ELEMENT_E5M2] = 0x7c,
     };
-    *mask = masks[nib__codes[w->scheme.code].element];
+    const size_t element = nib__codes[w->scheme.code].element;
+    *mask = element < COUNT(masks) ? masks[element] : 0;
     *bytes = nib__code_bits(w->scheme.code) / 8;
     return *mask != 0;
 }

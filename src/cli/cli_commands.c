@@ -33,7 +33,7 @@ const command commands[] = {
      "nibble advise MODEL --text book.txt\n"
      "nibble advise MODEL --device h200 --memory 6GB --svg frontier.svg\n"
      "nibble advise MODEL int8wo 8da4w int4wo-g64 --text book.txt --loss-budget 0.01\n"
-     "nibble advise MODEL int4wo 8da4w --text book.txt --method search,gptq --calibrate other.txt",
+     "nibble advise MODEL int4wo 8da4w --text t.txt --method gptq --calibrate c.txt",
      0, 64, run_advise},
     {"quantize", "MODEL OUT", "write a quantized checkpoint",
      "Streams MODEL through a recipe into OUT: a directory if MODEL is a directory, else a file. "

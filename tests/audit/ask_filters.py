@@ -148,7 +148,7 @@ def make_asks(judge, r, model, source, folder, turn):
     yield rules(model, source, out, file, listed, pick(SCHEMES[:-1]))
     if kind == 2:
         yield wrong_file(model, source, out, file, {"schema": 1, "rules": [], "esle": "int8wo"}, "esle")
-        yield wrong_file(model, source, out, file, {"schema": 1, "else": "int7wo"}, "int7wo")
+        yield wrong_file(model, source, out, file, {"schema": 1, "else": "int9wo"}, "int9wo")
         yield wrong_file(model, source, out, file, {"schema": 1, "rules": [{"match": pick(MISSES), "scheme": "int8wo"}], "else": "keep"},
                          "match")
     if kind == 5:
