@@ -279,7 +279,8 @@ static nib_status take_name(nib_advice *v, nib_err *err)
     char name[32], shown[NIB_SHOWN];
     (void)nib__escape_string(shown, scratch);
     if (nib__path_kind(scratch) != NIB_PATH_DIRECTORY)
-        return nib__fail(err, NIB_IO, "%s: there is no such directory for quantized models", shown);
+        return nib__fail(err, NIB_IO, "%s: the directory for quantized models does not exist",
+                         shown);
     const char *source = nib__checkpoint_directory(v->model->net.checkpoint);
     if (source != NULL && nib__path_within(scratch, source))
         return nib__fail(err, NIB_USAGE,

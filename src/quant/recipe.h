@@ -88,7 +88,7 @@ bool nib__recipe_needs_calibration(const nib_recipe *recipe);
 /* llama.cpp's number of a mix, for general.file_type of a GGUF; -1 for other recipes. */
 int nib__recipe_file_type(const char *recipe);
 
-/* Reads a method that an option names. NIB_USAGE: there is no such method; err lists them. */
+/* Reads a method that an option names. NIB_USAGE: no method has this name; err lists them. */
 nib_status nib__method_read(nib_ptq_method *out, const char *name, nib_err *err);
 
 /* Lists the meaning of each base name and mix: formula, default group, source. */

@@ -104,7 +104,7 @@ check 'search can' grep -q '^int4wo-sym by search .*frontier' out
 }
 refused 2 '--method search needs a text to measure losses with, *' advise "$MODEL" int8wo --method search
 refused 2 '--method search is not tried: --dry-run runs nothing' advise "$MODEL" int8wo --method search --dry-run
-refused 6 'none: there is no such directory for quantized models' advise "$MODEL" int8wo --text text.txt --method search --scratch none
+refused 6 'none: the directory for quantized models does not exist' advise "$MODEL" int8wo --text text.txt --method search --scratch none
 refused 2 '*/nibble-tales: is the directory of the model or in it, *' advise "$MODEL" int8wo --text text.txt --method search --scratch "$MODEL"
 if [ "$(df --output=avail /proc 2>/dev/null | tail -n 1)" = 0 ]; then
     refused 6 '/proc: *' advise "$MODEL" int8wo --text text.txt --method search --scratch /proc
