@@ -218,6 +218,7 @@ static nib_status quantize(nib_advice *v, nib_advised *c, bool dry, nib_err *err
                                    .tell = dry ? keep_size : keep_notes,
                                    .ctx = &t,
                                    .held_out = NIB_HELD_OUT_DEFAULT,
+                                   .checked = NIB_CHECKED_DEFAULT,
                                    .seed = NIB_ROTATE_SEED,
                                    .directory = true};
     nib__methods_inputs(v->methods, c, &options.calibrate, &options.imatrix);

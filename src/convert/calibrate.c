@@ -62,11 +62,14 @@ static void record(void *ctx, size_t site, const float *x, int64_t ld, int64_t m
     }
 }
 
+int64_t nib__text_end(int64_t tokens)
+{
+    return nib__min(nib__max(tokens / 4, 1), HELD_OUT_MAX);
+}
+
 nib_status nib__text_parts(nib_text_parts *out, int64_t held_out, int64_t tokens, nib_err *err)
 {
-    const int64_t third = held_out != NIB_HELD_OUT_DEFAULT
-                              ? held_out
-                              : nib__min(nib__max(tokens / 4, 1), HELD_OUT_MAX);
+    const int64_t third = held_out != NIB_HELD_OUT_DEFAULT ? held_out : nib__text_end(tokens);
     if (third > (tokens - 1) / 2)
         return nib__fail(err, NIB_BAD_INPUT,
                          "the calibration text has %lld tokens; the last %lld check the whole "

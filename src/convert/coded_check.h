@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Whether the whole model is better by a method than rounded, if the method leaves the codes to the
- * stream: awq, smooth, rotate. Layers run as the output will: weights by their codes, and inputs by
- * theirs, on the tokens of the text's end that the method did not use.
+ * stream. Layers run as the output will: weights by their codes, and inputs by theirs, on the
+ * tokens of the text's end, of which search alone uses the squares of inputs.
  */
 #ifndef NIB_CODED_CHECK_H
 #define NIB_CODED_CHECK_H
@@ -64,5 +64,24 @@ nib_status nib__coded_check_layer(nib_coded_check *check, size_t layer, size_t b
                                   nib_err *err);
 /* Behind the last layer: whether the model is worse than rounded, which a note says by numbers. */
 nib_status nib__coded_end(nib_coded_check *check, bool *is_worse, nib_err *err);
+
+/* The same for a method that has chosen all codes, or how the stream does. */
+typedef struct nib_coded_comparison {
+    const char *name;           /* of the method, for notes */
+    nib_quantize_layer *layers; /* [site_count] */
+    bool (*is_changed)(const nib_quantize_layer *layer);
+    const nib_quantize_options *options; /* with a text */
+    const nib_input_stats *stats;        /* [site_count] of the text; NULL: no scale is static */
+    const nib_rotating *rotating;        /* whose norms the output has; NULL: they stay */
+    nib_ledger *ledger;
+    nib_arena *arena;
+    int64_t tokens;      /* asked, or NIB_CHECKED_DEFAULT; result: that checked the model */
+    bool keeps_rounding; /* result: the model was worse than rounded */
+} nib_coded_comparison;
+/* Compares the logits of the text's last tokens with the codes of the output, and with those of
+ * rounding the stored weights, with those of the stored weights, and notes the divergences. Layers
+ * are not changed. NIB_BAD_INPUT: the text has fewer tokens. NIB_UNSUPPORTED: layers read another
+ * layer's keys. */
+nib_status nib__coded_compare(nib_coded_comparison *job, nib_model *model, nib_err *err);
 
 #endif

@@ -27,11 +27,12 @@ typedef struct nib_examined {
     const struct nib_quantize_report *report;
     const nib_ledger *ledger;
     uint64_t store_bytes; /* at most, of the codes that a method keeps on the disk meanwhile */
-    bool keeps_rounding;  /* of nib_gptq, nib_scaling or nib_rotating */
+    bool keeps_rounding;  /* because a method was worse */
 } nib_examined;
 
 /* Sees an output that is then removed: nib_quantize_job.examine. ascending: nib_gptq.ascending;
- * held_out: nib_scaling.held_out, nib_rotating.held_out; seed: nib_rotating.seed. */
+ * held_out: nib_scaling.held_out, of rotate, too; checked: nib_coded_comparison.tokens of search
+ * and hqq, 0: they are not compared; seed: nib_rotating.seed. */
 typedef struct nib_examiner {
     nib_status (*examine)(void *ctx, const char *place, const struct nib_digests *outputs,
                           nib_err *err);
@@ -39,7 +40,7 @@ typedef struct nib_examiner {
     nib_status (*tell)(void *ctx, const nib_examined *made, nib_err *err);
     void *ctx;
     bool ascending;
-    int64_t held_out;
+    int64_t held_out, checked;
     uint64_t seed;
     bool directory; /* the output is a directory, also of a single file */
 } nib_examiner;
@@ -95,11 +96,14 @@ typedef struct nib_input_stats {
 typedef struct nib_text_parts {
     int64_t first, second, third; /* tokens; the second as many as the third */
 } nib_text_parts;
-enum { NIB_HELD_OUT_DEFAULT = -1 };
-/* held_out: tokens of the third part; by default a quarter of the text, at most 4,096. 0: the whole
- * text is the first part, and the others are empty. NIB_BAD_INPUT: the text is shorter
- * than three tokens, or than the parts. */
+enum { NIB_HELD_OUT_DEFAULT = -1, NIB_CHECKED_DEFAULT = -1 };
+/* held_out: tokens of the third part; by default nib__text_end. 0: the whole text is the first
+ * part, and the others are empty. NIB_BAD_INPUT: the text is shorter than three tokens, or than the
+ * parts. */
 nib_status nib__text_parts(nib_text_parts *out, int64_t held_out, int64_t tokens, nib_err *err);
+/* How many tokens at the end of a text check the whole model: a quarter, at least 1 and at most
+ * 4,096. */
+int64_t nib__text_end(int64_t tokens);
 
 /* The importance of k inputs for nib_quantizer, [k] from the arena: their squares over the mean,
  * at least 2^-20, so that no group weighs nothing. NULL: no square is above 0. */

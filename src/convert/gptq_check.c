@@ -9,7 +9,9 @@
 #include "quantizer.h"
 #include "sample.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 enum { ROWS = 64, KINDS = NIB_GPTQ_KINDS }; /* ROWS: tokens at a time */
 
@@ -162,11 +164,15 @@ nib_status nib__gptq_check(nib_gptq_run *g, nib_err *err)
 bool nib__gptq_is_worse(const nib_gptq_run *g, const char *place)
 {
     const bool is_worse = !(g->kl[0] <= g->kl[1]);
+    char tokens[48];
+    if (g->rounded.count == 1)
+        snprintf(tokens, sizeof tokens, "%s token", place);
+    else
+        snprintf(tokens, sizeof tokens, "%s %" PRId64 " tokens", place, g->rounded.count);
     nib__ledger_add_note(
         g->job->ledger, "method",
-        "%s: KL divergence from the stored weights on the text's %s %lld tokens %.4g nats, of "
-        "rounding %.4g%s",
-        g->job->name, place, (long long)g->rounded.count, g->kl[0], g->kl[1],
+        "%s: KL divergence from the stored weights on the text's %s %.4g nats, of rounding %.4g%s",
+        g->job->name, tokens, g->kl[0], g->kl[1],
         is_worse ? ": worse, so all its layers are rounded to nearest instead" : "");
     return is_worse;
 }

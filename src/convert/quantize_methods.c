@@ -4,11 +4,13 @@
  * after the other.
  */
 #include "arch.h"
+#include "coded_check.h"
 #include "fold.h"
 #include "imatrix.h"
 #include "quantize_run.h"
 #include "quantizer.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 typedef nib_quantize_run work;
@@ -98,6 +100,12 @@ static nib_status use_stats(work *w, const nib_input_stats *stats, nib_err *err)
 static int64_t asked_held_out(const work *w)
 {
     return w->examiner != NULL ? w->examiner->held_out : NIB_HELD_OUT_DEFAULT;
+}
+
+/* The tokens that are to check search and hqq. */
+static int64_t asked_checked(const work *w)
+{
+    return w->examiner != NULL ? w->examiner->checked : NIB_CHECKED_DEFAULT;
 }
 
 /* Whether the end of the text is to check what rotate does to a layer. */
@@ -259,7 +267,6 @@ static nib_status run_rotate(work *w, nib_err *err)
     w->rotating = (nib_rotating){.layers = w->layers,
                                  .options = w->options,
                                  .seed = w->examiner != NULL ? w->examiner->seed : NIB_ROTATE_SEED,
-                                 .held_out = asked_held_out(w),
                                  .ledger = &w->ledger,
                                  .arena = &w->arena};
     NIB_TRY(nib__rotate(&w->rotating, w->model, err));
@@ -289,24 +296,95 @@ static void undo_rotate(work *w)
     w->rotating.vector_count = 0;
 }
 
+/* ---- comparing with rounding ---- */
+
+/* Says that without a text a method is not compared with rounding. */
+static void note_uncompared(work *w, const char *name)
+{
+    nib__ledger_add_note(&w->ledger, "method",
+                         "%s: without a text the whole model is not compared with rounding; with "
+                         "--calibrate TEXT it is, and rounding is kept if it is better",
+                         name);
+}
+
+/* Compares the output with rounding on the end of the text. */
+static nib_status compare(work *w, nib_coded_comparison *c, nib_err *err)
+{
+    c->layers = w->layers;
+    c->options = w->options;
+    c->stats = w->stats;
+    c->ledger = &w->ledger;
+    c->arena = &w->arena;
+    NIB_TRY(nib__coded_compare(c, w->model, err));
+    w->keeps_rounding = w->keeps_rounding || c->keeps_rounding;
+    return NIB_OK;
+}
+
+static bool has_turn(const nib_quantize_layer *l)
+{
+    return nib__rotate_is_turned(l) || l->turn != NULL;
+}
+
 /* Compares the rotated model with rounding, on the text if there is one, and says what is done. */
 static nib_status finish_rotate(work *w, nib_err *err)
 {
     const bool has_text = w->options->calibrate != NULL, is_dry = w->options->dry_run;
-    w->rotating.stats = w->stats;
-    if (has_text && !is_dry && w->rotating.held_out != 0) {
-        NIB_TRY(nib__rotate_compare(&w->rotating, w->model, err));
-        w->asked.held_out = w->rotating.held_out;
+    nib_coded_comparison c = {.name = nib__ptq_names[NIB_PTQ_ROTATE],
+                              .is_changed = has_turn,
+                              .rotating = &w->rotating,
+                              .tokens = asked_held_out(w)};
+    if (has_text && !is_dry && c.tokens != 0) {
+        NIB_TRY(compare(w, &c, err));
+        w->asked.held_out = c.tokens;
     }
-    if (w->rotating.keeps_rounding)
+    if (c.keeps_rounding)
         undo_rotate(w);
     else
         nib__rotate_note(&w->rotating, w->model);
     if (!has_text)
+        note_uncompared(w, nib__ptq_names[NIB_PTQ_ROTATE]);
+    return NIB_OK;
+}
+
+/* Whether a layer has the codes of a method that no run of the text decides. */
+static bool is_unchecked(const nib_quantize_layer *l)
+{
+    return nib__layer_is_quantized(l) && !l->recode &&
+           (l->choice.method == NIB_PTQ_SEARCH || l->choice.method == NIB_PTQ_HQQ);
+}
+
+/* Names them for notes; NULL: no layer has such codes. */
+static const char *name_unchecked(const work *w)
+{
+    const bool has_hqq = nib__methods_count(w, NIB_PTQ_HQQ) > 0;
+    if (nib__methods_count(w, NIB_PTQ_SEARCH) > 0)
+        return has_hqq ? "search and hqq" : nib__ptq_names[NIB_PTQ_SEARCH];
+    return has_hqq ? nib__ptq_names[NIB_PTQ_HQQ] : NULL;
+}
+
+/* Compares layers by search and hqq with rounding on the text, and rounds them if that is better.
+ * A model that does not run layer by layer is not compared, which a note says. */
+static nib_status check_searches(work *w, nib_err *err)
+{
+    nib_coded_comparison c = {
+        .name = name_unchecked(w), .is_changed = is_unchecked, .tokens = asked_checked(w)};
+    const int64_t shared = w->model->net.config.shared_layers;
+    if (c.name == NULL || c.tokens == 0)
+        return NIB_OK;
+    if (shared > 0) {
         nib__ledger_add_note(&w->ledger, "method",
-                             "rotate: without a text the whole model is not compared with "
-                             "rounding; with --calibrate TEXT it is, and rounding is kept if it is "
-                             "better");
+                             "%s: the last %" PRId64 " layers of this model read the keys of "
+                             "earlier ones, so the whole model is not compared with rounding",
+                             c.name, shared);
+        return NIB_OK;
+    }
+    NIB_TRY(compare(w, &c, err));
+    w->asked.checked = c.tokens;
+    for (size_t i = 0; i < w->model->net.site_count && c.keeps_rounding; i++)
+        if (is_unchecked(&w->layers[i])) {
+            w->layers[i].choice.method = NIB_PTQ_RTN;
+            w->layers[i].importance = NULL;
+        }
     return NIB_OK;
 }
 
@@ -341,24 +419,29 @@ void nib__methods_finish(work *w)
     finish_store(w, w->scales.name, "scales", &w->scales.resumed, &w->scales.store);
 }
 
-nib_status nib__methods_run(work *w, nib_err *err)
+/* Whether codes or the choice between them and rounding's depend on a text. */
+static bool uses_text(const work *w)
+{
+    bool uses = nib__recipe_needs_calibration(w->recipe);
+    for (int m = 0; m < NIB_PTQ_COUNT; m++)
+        uses = uses || (m != NIB_PTQ_RTN && nib__methods_count(w, (nib_ptq_method)m) > 0);
+    return uses;
+}
+
+/* Refuses options that have no effect, and methods without the text that they need. */
+static nib_status check_options(const work *w, nib_err *err)
 {
     const char *text = w->options->calibrate, *imatrix = w->options->imatrix;
-    const bool is_static = nib__recipe_needs_calibration(w->recipe);
-    const size_t smooth = nib__methods_count(w, NIB_PTQ_SMOOTH),
-                 scaled = nib__methods_count(w, NIB_PTQ_AWQ) + smooth,
-                 qronos = nib__methods_count(w, NIB_PTQ_QRONOS),
-                 learned = nib__methods_count(w, NIB_PTQ_LEARN),
-                 coded = nib__methods_count(w, NIB_PTQ_GPTQ) + qronos + learned,
-                 searched = count_searched(w);
+    const size_t learned = nib__methods_count(w, NIB_PTQ_LEARN),
+                 qronos = nib__methods_count(w, NIB_PTQ_QRONOS);
     const nib_ptq_method coding = learned > 0  ? NIB_PTQ_LEARN
                                   : qronos > 0 ? NIB_PTQ_QRONOS
                                                : NIB_PTQ_GPTQ;
-    if (coded > 0 && !text)
+    if (nib__methods_count(w, coding) > 0 && !text)
         return nib__fail(err, NIB_USAGE,
                          "the method %s needs a text to calibrate with; give --calibrate TEXT",
                          nib__ptq_names[coding]);
-    if (imatrix && searched == 0)
+    if (imatrix && count_searched(w) == 0)
         return nib__fail(err, NIB_USAGE,
                          "--imatrix %s has no effect: no layer is quantized by --method search",
                          imatrix);
@@ -367,39 +450,60 @@ nib_status nib__methods_run(work *w, nib_err *err)
                          "--imatrix %s has no effect: the method rotate mixes the inputs, and an "
                          "imatrix has the squares of each as stored; give --calibrate TEXT",
                          imatrix);
-    const bool uses_text = is_static || coded + scaled > 0 || (searched > 0 && !imatrix);
-    if (text && !uses_text && w->mixed == NULL)
+    if (text && !uses_text(w) && w->mixed == NULL)
         return nib__fail(err, NIB_USAGE,
                          "--calibrate %s has no effect: the recipe has no static activation "
-                         "scales, and no method that %s",
-                         text, imatrix ? "uses a text, as there is an --imatrix" : "uses a text");
-    if (searched > 0 && !text && !imatrix)
-        nib__ledger_add_note(&w->ledger, "method",
-                             "search: all inputs count the same; with --calibrate TEXT each counts "
-                             "by the mean of its squares");
-    if (is_static && !text)
+                         "scales, and no method that uses a text",
+                         text);
+    if (nib__recipe_needs_calibration(w->recipe) && !text)
         return nib__fail(
             err, NIB_USAGE,
             "the recipe has static activation scales; give a text to calibrate them with "
             "--calibrate TEXT");
-    NIB_TRY(nib__scales_check(w->layers, w->model->net.site_count, text, err));
+    return nib__scales_check(w->layers, w->model->net.site_count, text, err);
+}
+
+/* Runs the methods that need the text, or what an imatrix says of it. */
+static nib_status run_on_text(work *w, nib_err *err)
+{
+    const char *text = w->options->calibrate;
+    const size_t smooth = nib__methods_count(w, NIB_PTQ_SMOOTH),
+                 scaled = nib__methods_count(w, NIB_PTQ_AWQ) + smooth,
+                 coded = nib__methods_count(w, NIB_PTQ_GPTQ) +
+                         nib__methods_count(w, NIB_PTQ_QRONOS) +
+                         nib__methods_count(w, NIB_PTQ_LEARN);
+    if (nib__recipe_needs_calibration(w->recipe) || smooth > 0 ||
+        (count_searched(w) > 0 && w->options->imatrix == NULL))
+        NIB_TRY(run_calibration(w, text, err));
+    if (w->unrotated != NULL)
+        NIB_TRY(finish_rotate(w, err));
+    if (scaled > 0)
+        NIB_TRY(run_scales(w, err));
+    NIB_TRY(check_searches(w, err));
+    return coded > 0 ? run_gptq(w, text, err) : NIB_OK;
+}
+
+nib_status nib__methods_run(work *w, nib_err *err)
+{
+    const char *text = w->options->calibrate, *imatrix = w->options->imatrix;
+    NIB_TRY(check_options(w, err));
+    if (count_searched(w) > 0 && !text && !imatrix)
+        nib__ledger_add_note(&w->ledger, "method",
+                             "search: all inputs count the same; with --calibrate TEXT each counts "
+                             "by the mean of its squares");
     if (!w->options->dry_run)
-        NIB_TRY(nib__asked_inputs(&w->asked, uses_text ? text : NULL, imatrix,
+        NIB_TRY(nib__asked_inputs(&w->asked, uses_text(w) ? text : NULL, imatrix,
                                   w->model->tokenizer_path, &w->arena, err));
-    const size_t rotated = nib__methods_count(w, NIB_PTQ_ROTATE);
-    if (rotated > 0)
+    if (nib__methods_count(w, NIB_PTQ_ROTATE) > 0)
         NIB_TRY(run_rotate(w, err));
     if (imatrix)
         NIB_TRY(use_imatrix(w, err));
     if (text && w->options->dry_run && nib__path_kind(text) != NIB_PATH_FILE)
         return nib__fail(err, NIB_IO, "%s: file not found", text);
-    if (!text || w->options->dry_run) /* sizes and ledger do not depend on the text */
-        return rotated > 0 ? finish_rotate(w, err) : NIB_OK;
-    if (is_static || smooth > 0 || (searched > 0 && !imatrix))
-        NIB_TRY(run_calibration(w, text, err));
-    if (rotated > 0)
-        NIB_TRY(finish_rotate(w, err));
-    if (scaled > 0)
-        NIB_TRY(run_scales(w, err));
-    return coded > 0 ? run_gptq(w, text, err) : NIB_OK;
+    if (text && !w->options->dry_run)
+        return run_on_text(w, err);
+    /* sizes and ledger do not depend on the text */
+    if (!text && name_unchecked(w) != NULL)
+        note_uncompared(w, name_unchecked(w));
+    return w->unrotated != NULL ? finish_rotate(w, err) : NIB_OK;
 }

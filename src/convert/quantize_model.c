@@ -288,9 +288,8 @@ static nib_status tell_examiner(const work *w, const nib_quantize_report *report
     const nib_examined made = {.report = report,
                                .ledger = &w->ledger,
                                .store_bytes = nib__gptq_store_bound(w->layers, &w->model->net),
-                               .keeps_rounding = w->gptq.keeps_rounding ||
-                                                 w->scales.keeps_rounding ||
-                                                 w->rotating.keeps_rounding};
+                               .keeps_rounding = w->keeps_rounding || w->gptq.keeps_rounding ||
+                                                 w->scales.keeps_rounding};
     return w->examiner->tell != NULL ? w->examiner->tell(w->examiner->ctx, &made, err) : NIB_OK;
 }
 

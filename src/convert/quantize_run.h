@@ -30,6 +30,7 @@ typedef struct nib_quantize_run {
     nib_scaling scales;     /* of awq and smooth */
     nib_rotating rotating;
     nib_quantize_layer *unrotated; /* [site_count] the layers before it; NULL: no layer has it */
+    bool keeps_rounding;           /* because search, hqq or rotate was worse */
     nib_asked asked;               /* for the receipt */
     const nib_examiner *examiner;  /* NULL: the output is published, and reported */
 } nib_quantize_run;

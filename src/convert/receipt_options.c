@@ -104,6 +104,11 @@ bool nib__asked_has_scales(const nib_asked *asked)
     return asked->layers[NIB_PTQ_AWQ] + asked->layers[NIB_PTQ_SMOOTH] != 0;
 }
 
+bool nib__asked_has_searches(const nib_asked *asked)
+{
+    return asked->layers[NIB_PTQ_SEARCH] + asked->layers[NIB_PTQ_HQQ] != 0;
+}
+
 void nib__asked_json(const void *ctx, nib_jsonw *w)
 {
     const nib_asked *asked = ctx;
@@ -122,6 +127,8 @@ void nib__asked_json(const void *ctx, nib_jsonw *w)
         put_counts(w, "orders", nib__order_names, asked->orders, NIB_INPUTS_ORDERS);
     if (asked->held_out != 0)
         nib__jsonw_pair_int(w, "held_out", asked->held_out);
+    if (asked->checked != 0)
+        nib__jsonw_pair_int(w, "checked", asked->checked);
     put_file(w, "calibrate", &asked->text);
     put_file(w, "imatrix", &asked->imatrix);
     put_file(w, "tokenizer", &asked->tokenizer);

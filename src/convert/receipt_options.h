@@ -30,6 +30,7 @@ typedef struct nib_asked {
     size_t layers[NIB_PTQ_COUNT];            /* coded by each method, "rtn" included */
     size_t orders[NIB_INPUTS_ORDERS];        /* coded in each order of inputs */
     int64_t held_out;                        /* nib_scaling.held_out; 0: none */
+    int64_t checked;                         /* nib_coded_comparison.tokens of search and hqq */
     const char *device;                      /* computed codes; NULL: the CPU */
     const struct nib_quant_device *codes_by; /* writing: says whether a device did; NULL: none */
 } nib_asked;
@@ -49,6 +50,8 @@ nib_status nib__asked_inputs(nib_asked *asked, const char *text, const char *ima
 bool nib__asked_has_sweeps(const nib_asked *asked);
 /* Whether a layer is coded by a method that scales inputs. */
 bool nib__asked_has_scales(const nib_asked *asked);
+/* Whether a layer is coded by search or hqq. */
+bool nib__asked_has_searches(const nib_asked *asked);
 /* nib_quantize_job.receipt; asked: a nib_asked. */
 void nib__asked_json(const void *asked, nib_jsonw *w);
 

@@ -252,6 +252,8 @@ static bool read_member(reader *r)
     }
     if (nib__json_is(json, "held_out"))
         return nib__json_read_int64(json, 1, INT64_MAX, &asked->held_out);
+    if (nib__json_is(json, "checked"))
+        return nib__json_read_int64(json, 1, INT64_MAX, &asked->checked);
     if (nib__json_is(json, "seed"))
         return read_seed(r);
     return refuse_key(r, "a receipt");

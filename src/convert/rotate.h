@@ -25,11 +25,6 @@ typedef struct nib_rotating {
     nib_rotate_graph graph; /* result: what is done; sites NULL: no layer has the method */
     nib_rotation *residual; /* result; NULL: the stream keeps its basis */
     nib_rotation **values;  /* result: [layers] likewise */
-    /* Of nib__rotate_compare. Asked: of nib__text_parts; 0: nothing is compared, as programs did
-     * whose receipts name none. Result: tokens that checked the model. */
-    int64_t held_out;
-    const nib_input_stats *stats; /* [site_count] asked: of the text */
-    bool keeps_rounding;          /* result: the model was worse than by rounding */
 } nib_rotating;
 
 /* Norms whose weights went into the layers after them. */
@@ -49,12 +44,6 @@ void nib__rotate_note(const nib_rotating *job, const nib_model *model);
 /* Compares the logits of turned weights with those of stored ones, both in f32, on a few tokens,
  * and notes the difference. NIB_CHECK_FAILED: it is larger than f32 arithmetic explains. */
 nib_status nib__rotate_check(const nib_rotating *job, nib_model *model, nib_err *err);
-/* Compares the logits of the text's last tokens with the codes of the output, and with those of
- * rounding the stored weights, with those of the stored weights, and notes the divergences. Layers
- * are not changed. NIB_BAD_INPUT: as nib__text_parts. NIB_UNSUPPORTED: layers read another layer's
- * keys. */
-nib_status nib__rotate_compare(nib_rotating *job, nib_model *model, nib_err *err);
-
 /* Finds the norms among a runner's operations. */
 nib_status nib__rotate_find_norms(nib_rotate_norms *out, const nib_rotating *job,
                                   const nib_runner *runner, nib_arena *arena, nib_err *err);

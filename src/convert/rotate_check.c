@@ -18,6 +18,39 @@ typedef struct check {
     nib_arena held;       /* turned weights that are loaded */
 } check;
 
+/* ---- norms ---- */
+
+void nib__rotate_set_norms(const nib_rotate_norms *norms, nib_runner *runner, bool are_ones)
+{
+    for (size_t i = 0; i < runner->ops.count; i++)
+        if (norms->stored[i] != NULL)
+            runner->ops.nodes[i].weight = are_ones ? norms->ones : norms->stored[i];
+}
+
+nib_status nib__rotate_find_norms(nib_rotate_norms *out, const nib_rotating *job,
+                                  const nib_runner *runner, nib_arena *arena, nib_err *err)
+{
+    const nib_lowered *ops = &runner->ops;
+    const nib_graph *graph = &runner->net->graph;
+    const int64_t width = runner->net->config.width;
+    out->stored = nib__arena_take(arena, ops->count, sizeof *out->stored);
+    out->ones = nib__arena_take(arena, (uint64_t)width, sizeof *out->ones);
+    if (out->stored == NULL || out->ones == NULL)
+        return nib__fail_memory(err, (uint64_t)width * sizeof *out->ones, "the weights of norms");
+    for (int64_t j = 0; j < width; j++)
+        out->ones[j] = 1;
+    for (size_t i = 0; i < ops->count && job->graph.residual_why == NULL; i++) {
+        const nib_node *node = &ops->nodes[i];
+        const bool is_norm = node->op == NIB_OP_NORM || node->op == NIB_OP_NORM_QUANT;
+        if (is_norm && node->of->weight != NIB_NO_ID &&
+            job->graph.norms[graph->weights[node->of->weight].index])
+            out->stored[i] = node->weight;
+    }
+    return NIB_OK;
+}
+
+/* ---- layers ---- */
+
 /* Loads the weight that a site has in the turned model, if it is another. */
 static nib_status load_turned(check *c, size_t site, nib_err *err)
 {

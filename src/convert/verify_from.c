@@ -394,6 +394,7 @@ static nib_status make_again(check *c)
                                    .ctx = c,
                                    .ascending = has_old_order(&c->receipt),
                                    .held_out = asked->held_out,
+                                   .checked = asked->checked,
                                    .seed = asked->seed};
     const nib_request request = {.size = sizeof request,
                                  .recipe = asked->recipe,
@@ -442,6 +443,10 @@ static void note_receipt(check *c)
         nib__ledger_add_note(&c->notes, "receipt",
                              "it names no tokens held out, so the rotated model is not compared "
                              "with rounding, as by programs before receipts named them");
+    if (nib__asked_has_searches(&r->asked) && r->asked.text.path != NULL && r->asked.checked == 0)
+        nib__ledger_add_note(&c->notes, "receipt",
+                             "it names no tokens that checked the codes by search and hqq, so they "
+                             "are not compared with rounding");
     if (r->asked.device != NULL)
         nib__ledger_add_note(&c->notes, "receipt",
                              "%s computed the codes; here the CPU does, to the same bits",

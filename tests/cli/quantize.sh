@@ -69,7 +69,6 @@ check 'a rule by hqq has its own note' grep -q '^note: hqq: 15 layers; ' out
 check 'and one by search has its own' grep -q '^note: search: 5 layers; their weighted squared error' out
 rm -rf q out a b hqq.json
 refused 3 '*the method hqq moves float zeros, and 8da4w-g32 has none of its own; use search, or a scheme like int4wo' quantize m q --recipe 8da4w --method hqq
-refused 2 '--calibrate text.txt has no effect: *' quantize m q --recipe int4wo --method hqq --calibrate text.txt
 # gptq: layer by layer; the same bytes for any number of threads; less is lost than by search
 nibble quantize m q --recipe int4wo-sym --method gptq --calibrate text.txt --threads 1 >out
 check 'gptq says which tokens it uses' grep -q "^note: gptq: [0-9]* of the text's [0-9]* tokens, in windows of 512" out

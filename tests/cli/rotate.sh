@@ -67,9 +67,9 @@ tail -c "$(($(wc -c <letters.txt) / 4))" letters.txt >end.txt
 for family in llama3 llama_bias qwen3_moe granitemoe; do
     cp -r "$tiny/$family" f && letters_tokenizer >f/tokenizer.json
     nibble quantize f q8 --recipe 8da4w-g32+embed --method rotate --calibrate letters.txt >out
-    checked=$(tr -s ' \n' ' ' <out | sed -n "s/.*the text's last [0-9]* tokens \([0-9.e-]*\) nats, of rounding \([0-9.e-]*\).*/\1 \2/p")
+    checked=$(checked_kl)
     kl=$(nibble eval q8 --against f --text end.txt --quiet | sed -n 's/^KL  *\([0-9.]*\) nats per token$/\1/p')
-    check "$family: KL $kl, and $checked by the check" awk -v kl="${kl:-0}" -v both="${checked:-1 1}" 'BEGIN { split(both, v); k = v[1] < v[2] ? v[1] : v[2]; exit !(kl > 0.85 * k && kl < 1.15 * k) }'
+    check "$family: KL $kl, and $checked by the check" near_checked "$kl" "$checked"
     check "$family: verify makes it again" nibble verify q8 --from f
     rm -r f q8
 done

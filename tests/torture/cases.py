@@ -282,6 +282,7 @@ def cases(fixture):
         Case("quantize-file", "quantize", m + "/model.safetensors", "out.safetensors", "--recipe", "int8wo", *one),
         Case("quantize-pack", "quantize", m, "out", "--recipe", "8da4w", "--pack", *one),
         Case("quantize-static", "quantize", m, "out", "--recipe", "int8dq-static", "--calibrate", "../in/text.txt", *one),
+        Case("quantize-search", "quantize", m, "out", "--recipe", "8da4w", "--method", "search", "--calibrate", "../in/text.txt", *one),
         Case("quantize-gptq", "quantize", m, "out", "--recipe", "8da4w", "--method", "gptq", "--calibrate", "../in/text.txt", *one,
              free=("out.codes",), reports="note: gptq: "),
         Case("quantize-qronos", "quantize", m, "out", "--recipe", "8da4w", "--method", "qronos", "--calibrate", "../in/text.txt", *one,
