@@ -76,6 +76,7 @@ typedef struct nib_coded_comparison {
     nib_ledger *ledger;
     nib_arena *arena;
     int64_t tokens;      /* asked, or NIB_CHECKED_DEFAULT; result: that checked the model */
+    int64_t most;        /* of them by default */
     bool keeps_rounding; /* result: the model was worse than rounded */
 } nib_coded_comparison;
 /* Compares the logits of the text's last tokens with the codes of the output, and with those of

@@ -32,7 +32,7 @@ static nib_status allocate(comparing *w, const nib_plan *plan, nib_arena *arena,
     nib_gptq_run *g = &w->g;
     const size_t layers = (size_t)g->model->net.config.layers;
     if (w->job->tokens == NIB_CHECKED_DEFAULT)
-        w->job->tokens = nib__text_end(g->count);
+        w->job->tokens = nib__min(nib__text_end(g->count), w->job->most);
     if (w->job->tokens > g->count)
         return nib__fail(err, NIB_BAD_INPUT,
                          "the calibration text has %" PRId64 " tokens, and %" PRId64

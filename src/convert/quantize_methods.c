@@ -13,6 +13,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+enum { SEARCHES_CHECKED = 1024 }; /* tokens: few, because these methods are fast without a text */
+
 typedef nib_quantize_run work;
 
 static bool is_static(const nib_choice *choice)
@@ -332,7 +334,8 @@ static nib_status finish_rotate(work *w, nib_err *err)
     nib_coded_comparison c = {.name = nib__ptq_names[NIB_PTQ_ROTATE],
                               .is_changed = has_turn,
                               .rotating = &w->rotating,
-                              .tokens = asked_held_out(w)};
+                              .tokens = asked_held_out(w),
+                              .most = INT64_MAX};
     if (has_text && !is_dry && c.tokens != 0) {
         NIB_TRY(compare(w, &c, err));
         w->asked.held_out = c.tokens;
@@ -366,8 +369,10 @@ static const char *name_unchecked(const work *w)
  * A model that does not run layer by layer is not compared, which a note says. */
 static nib_status check_searches(work *w, nib_err *err)
 {
-    nib_coded_comparison c = {
-        .name = name_unchecked(w), .is_changed = is_unchecked, .tokens = asked_checked(w)};
+    nib_coded_comparison c = {.name = name_unchecked(w),
+                              .is_changed = is_unchecked,
+                              .tokens = asked_checked(w),
+                              .most = SEARCHES_CHECKED};
     const int64_t shared = w->model->net.config.shared_layers;
     if (c.name == NULL || c.tokens == 0)
         return NIB_OK;
