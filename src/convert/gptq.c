@@ -127,19 +127,24 @@ static bool is_of_layer(const nib_gptq_run *g, const nib_gptq_codes *c, size_t b
            c->zero_bytes == (uint64_t)(c->n * q.groups * (nib__type_bits(q.zero_type) / 8));
 }
 
+nib_status nib__gptq_fail_part(const nib_gptq_run *g, size_t part, nib_err *err)
+{
+    char a[NIB_SHOWN];
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "%s: part %zu holds codes of another model; remove the directory",
+                     nib__escape_string(a, nib__gptq_store_path(g->store)), part);
+}
+
 /* Gives the sites [begin, end) the codes of a part. */
 static nib_status use_part(nib_gptq_run *g, size_t part, size_t begin, size_t end, nib_err *err)
 {
     nib_gptq_codes c;
-    char a[NIB_SHOWN];
     for (uint64_t offset = 0; nib__gptq_store_next(g->store, part, &offset, &c);) {
         nib_codes *codes = nib__arena_take(g->job->arena, 1, sizeof *codes);
         if (codes == NULL)
             return nib__fail_memory(err, sizeof *codes, "codes");
         if (!is_of_layer(g, &c, begin, end))
-            return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: part %zu holds codes of another model; remove the directory",
-                             nib__escape_string(a, nib__gptq_store_path(g->store)), part);
+            return nib__gptq_fail_part(g, part, err);
         *codes = c.codes;
         g->job->layers[c.site].codes = codes;
     }
@@ -591,11 +596,12 @@ nib_status nib__gptq_with_text(nib_gptq_run *g, nib_gptq_job run, void *ctx, nib
 static nib_status run_gptq(void *ctx, const nib_plan *plan, nib_err *err)
 {
     nib_gptq_run *g = ctx;
-    const nib_gptq_saved saved = {.parts = nib__learn_part(g) + 1,
+    const nib_gptq_saved saved = {.parts = nib__learn_parts(g),
                                   .layers = (size_t)g->model->net.config.layers + 1,
                                   .is_saved = nib__gptq_is_coded,
                                   .noun = "codes",
-                                  .done = "coded"};
+                                  .done = "coded",
+                                  .more = nib__learn_note};
     NIB_TRY(nib__gptq_open_store(g, &saved, plan->assignment.dtype, err));
     return run_model(g, plan, err);
 }

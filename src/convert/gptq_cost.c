@@ -93,14 +93,20 @@ nib_status nib__gptq_count(nib_gptq_run *g, double multiply_adds, nib_err *err)
 
 uint64_t nib__gptq_store_bound(const nib_quantize_layer *layers, const nib_network *net)
 {
-    enum { PARTS = 2 /* of codes, and of learned scales */, VALUES = 2 /* scale and zero, f32 */ };
+    enum {
+        VALUES = 2, /* scale and zero, f32 */
+        STATES = 2, /* of learn's steps, while one replaces the other */
+    };
     uint64_t sum = 0;
     for (size_t i = 0; i < net->site_count; i++) {
-        const uint64_t n = (uint64_t)net->sites[i].n, k = (uint64_t)net->sites[i].k;
         const nib_choice *c = &layers[i].choice;
+        const bool is_learned = c->method == NIB_PTQ_LEARN;
+        const uint64_t n = (uint64_t)net->sites[i].n, k = (uint64_t)net->sites[i].k,
+                       groups = n * (uint64_t)nib__scheme_groups(&c->scheme, (int64_t)k),
+                       values = VALUES * sizeof(float) * groups + NIB_GPTQ_STORE_EXTRA,
+                       codes = n * k + values;
         if (nib__layer_is_quantized(&layers[i]) && nib__ptq_sweeps(c->method))
-            sum += n * k + PARTS * VALUES * sizeof(float) * n *
-                               (uint64_t)nib__scheme_groups(&c->scheme, (int64_t)k);
+            sum += is_learned ? 2 * codes + STATES * values : codes;
     }
     return sum;
 }

@@ -128,6 +128,8 @@ static void note_found(nib_gptq_run *g, const nib_gptq_saved *saved, const char 
     if (damaged > 0)
         nib__text_format(out, "; those of %zu more are damaged, and are %s anew", damaged,
                          saved->done);
+    if (out->size != 0 && other == NULL && saved->more != NULL)
+        saved->more(out, g);
     if (out->size != 0 && !out->failed && call->log != NULL)
         call->log(call->ctx, out->at);
 }

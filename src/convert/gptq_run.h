@@ -92,11 +92,14 @@ typedef struct nib_gptq_saved {
     size_t parts, layers; /* of the store; of these the layers that a note counts */
     bool (*is_saved)(const nib_gptq_run *run, size_t site); /* its recipe is part of the key */
     const char *noun, *done;                                /* "codes", "coded": for notes */
+    void (*more)(nib_text *out, const nib_gptq_run *run); /* adds to that note; NULL: nothing */
     const char *key; /* more lines "name: value" of the key; NULL: none */
 } nib_gptq_saved;
 /* Opens run->store beside run->job->out, and writes what it holds into run->job->resumed. */
 nib_status nib__gptq_open_store(nib_gptq_run *run, const nib_gptq_saved *saved, nib_type dtype,
                                 nib_err *err);
+/* NIB_BAD_INPUT: a part of it is of another model. */
+nib_status nib__gptq_fail_part(const nib_gptq_run *run, size_t part, nib_err *err);
 /* The sites of a decoder layer: [*begin, *end). */
 void nib__gptq_find_sites(const nib_gptq_run *run, int64_t layer, size_t *begin, size_t *end);
 /* Loads them as stored, and unloads them. */

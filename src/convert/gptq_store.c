@@ -196,9 +196,13 @@ nib_status nib__gptq_store_remove(nib_gptq_store *s, nib_err *err)
 
 /* ---- reading ---- */
 
+/* Maps a part, instead of the one that it replaced. */
 static nib_status map_part(nib_gptq_store *s, size_t i, nib_err *err)
 {
     char path[NIB_PART_PATH];
+    if (s->parts[i].map.at != NULL)
+        nib__map_close(&s->parts[i].map);
+    s->parts[i].map = (nib_map){0};
     if (!part_path(s, i, path))
         return nib__fail(err, NIB_IO, "%s: the path is too long", s->path);
     return nib__map_open(&s->parts[i].map, path, err);

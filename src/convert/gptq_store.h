@@ -2,9 +2,9 @@
  *
  * Codes of the method gptq on disk, or the choices of awq and smooth, in a directory beside OUT,
  * until OUT is complete: a file `key` with what they depend on, and a file for each part, which
- * appears whole or not at all. Parts are the decoder layers, then for codes the output layer. A
- * killed run leaves the parts that it finished, and the next one with the same key continues after
- * them.
+ * appears whole or not at all. Parts are the decoder layers, then for codes the output layer, and
+ * for learn its result and what its next step starts from. A killed run leaves the parts that it
+ * finished, and the next one with the same key continues after them.
  *
  * A part: 16 bytes of magic and format, then for each weight a record, its codes, scales and zeros,
  * each of them padded to 64 bytes; at the end the XXH3-128 of everything before. In the byte order
@@ -18,6 +18,10 @@
 
 typedef struct nib_gptq_store nib_gptq_store;
 
+/* Bytes that a weight takes besides its codes, scales and zeros, at most, with its share of a
+ * part's head and end. */
+enum { NIB_GPTQ_STORE_EXTRA = 512 };
+
 /* The codes of one weight, and how they came about. */
 typedef struct nib_gptq_codes {
     uint64_t site;                    /* of the network */
@@ -26,7 +30,8 @@ typedef struct nib_gptq_codes {
     nib_codes codes;                  /* in memory, or in the map of a part */
     double damping;                   /* share of H's mean diagonal that was added */
     int64_t tokens;                   /* that the layer saw */
-    int64_t candidate; /* of the methods that scale inputs, which store no codes; else 0 */
+    int64_t candidate; /* of the methods that scale inputs, which store no codes, or of learn's
+                          steps; else 0 */
 } nib_gptq_codes;
 
 /* Opens the store of `out`: "OUT.codes". key: lines "name: value". If the directory holds codes for
@@ -44,7 +49,7 @@ bool nib__gptq_store_next(const nib_gptq_store *store, size_t part, uint64_t *of
                           nib_gptq_codes *out);
 
 /* Writes a part, a weight at a time. When nib__gptq_store_end returns, it is on the disk, and
- * complete. */
+ * complete; a part that was there before stays until then, and what points into it ends. */
 nib_status nib__gptq_store_begin(nib_gptq_store *store, size_t part, nib_err *err);
 nib_status nib__gptq_store_put(nib_gptq_store *store, const nib_gptq_codes *codes, nib_err *err);
 nib_status nib__gptq_store_end(nib_gptq_store *store, nib_err *err);

@@ -12,6 +12,7 @@
 #include "portable_math.h"
 #include "sample.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 /* Of a step's rate at first; it falls to 0. In 50 steps a scale moves by 5.1 % at most. */
@@ -19,7 +20,9 @@ static const float first_rate = 0.002F;
 
 enum {
     HELD_BYTES = 1 << 30, /* of slices that stay open */
-    EXPONENTIALS = 48     /* multiply-adds that those of a logit take */
+    EXPONENTIALS = 48,    /* multiply-adds that those of a logit take */
+    STORED_STEPS = 5,     /* after so many, the store has what the next one starts from */
+    NO_STEPS = -1         /* nor the divergence before them */
 };
 
 /* Of a weight with codes. */
@@ -42,6 +45,8 @@ typedef struct learning {
     float *gradient;   /* [tokens][width] of what the slice that runs leaves */
     float *logits;     /* [tokens][vocab] of the model as stored */
     float *left;       /* [tokens][width] where what a slice leaves goes */
+    int64_t steps;     /* that are made; NO_STEPS: not even measured what is before them */
+    double before;     /* divergence before the first step, in nats per token */
 } learning;
 
 static bool is_learned(const nib_gptq_run *g, size_t site)
@@ -70,6 +75,39 @@ bool nib__learn_has(const nib_gptq_run *g)
 }
 
 size_t nib__learn_part(const nib_gptq_run *g) { return (size_t)g->model->net.config.layers + 1; }
+
+/* The part with what a step starts from. For each weight that moves: its scales and float zeros in
+ * f32, no codes, the steps that are made as `candidate`, and the divergence before them. */
+static size_t steps_part(const nib_gptq_run *g) { return nib__learn_part(g) + 1; }
+
+size_t nib__learn_parts(const nib_gptq_run *g) { return steps_part(g) + 1; }
+
+/* Steps of which the store has the result. */
+static int64_t stored_steps(const nib_gptq_run *g)
+{
+    const size_t part = steps_part(g);
+    nib_gptq_codes c;
+    uint64_t offset = 0;
+    return nib__gptq_store_has(g->store, part, NULL) &&
+                   nib__gptq_store_next(g->store, part, &offset, &c)
+               ? c.candidate
+               : NO_STEPS;
+}
+
+void nib__learn_note(nib_text *out, const nib_gptq_run *g)
+{
+    bool is_damaged;
+    if (!nib__learn_has(g))
+        return;
+    (void)nib__gptq_store_has(g->store, steps_part(g), &is_damaged);
+    if (nib__gptq_store_has(g->store, nib__learn_part(g), NULL))
+        nib__text_format(out, "; its %d steps are made", NIB_LEARN_STEPS);
+    else if (stored_steps(g) != NO_STEPS)
+        nib__text_format(out, "; its steps go on after %" PRId64 " of %d", stored_steps(g),
+                         NIB_LEARN_STEPS);
+    else if (is_damaged)
+        nib__text_format(out, "; its steps are damaged, and are made anew");
+}
 
 nib_status nib__learn_check(const nib_gptq_run *g, nib_err *err)
 {
@@ -126,10 +164,11 @@ double nib__learn_cost(const nib_gptq_run *g)
     cut_text(&l);
     cost_of_token(g, of);
     const double again = (double)g->rounded.count * of[0];
-    return nib__gptq_store_has(g->store, nib__learn_part(g), NULL)
-               ? again
-               : again + NIB_LEARN_STEPS * cost_of_step(&l) +
-                     2 * (double)l.batches * cost_of_loss(&l);
+    if (nib__gptq_store_has(g->store, nib__learn_part(g), NULL))
+        return again;
+    const int64_t steps = stored_steps(g), losses = (steps == NO_STEPS ? 2 : 1) * l.batches;
+    return again + (double)(NIB_LEARN_STEPS - nib__max(steps, 0)) * cost_of_step(&l) +
+           (double)losses * cost_of_loss(&l);
 }
 
 /* ---- losses ---- */
@@ -323,8 +362,9 @@ static nib_status take_gradients(learning *l, int64_t slice, float rate, nib_err
     return NIB_OK;
 }
 
-static nib_status run_step(learning *l, int64_t step, nib_err *err)
+static nib_status run_step(learning *l, nib_err *err)
 {
+    const int64_t step = l->steps;
     const float rate = first_rate * (1 - (float)step / NIB_LEARN_STEPS);
     double loss, none;
     NIB_TRY(run_forward(l, step % l->batches, rate, &loss, err));
@@ -337,6 +377,7 @@ static nib_status run_step(learning *l, int64_t step, nib_err *err)
         NIB_TRY(nib__slice_run(&l->slices[i], 1, true, &none, err));
         NIB_TRY(take_gradients(l, i, rate, err));
     }
+    l->steps++;
     return nib__gptq_count(l->g, cost_of_step(l), err);
 }
 
@@ -400,14 +441,71 @@ static void close_learning(learning *l)
     nib__arena_free(&l->arena);
 }
 
+/* What the store has of a weight between steps. */
+static nib_gptq_codes state_of(const learning *l, size_t site)
+{
+    const nib_scales *t = &l->weights[site].scales;
+    const uint64_t bytes = (uint64_t)t->n * (uint64_t)t->q.groups * sizeof(float);
+    return (nib_gptq_codes){.site = site,
+                            .n = t->n,
+                            .scale_bytes = bytes,
+                            .zero_bytes = t->zero != NULL ? bytes : 0,
+                            .codes = {.scales = t->scale,
+                                      .zeros = t->zero,
+                                      .objective = {l->before, 0}},
+                            .candidate = l->steps};
+}
+
+static nib_status store_steps(const learning *l, nib_err *err)
+{
+    nib_gptq_run *g = l->g;
+    NIB_TRY(nib__gptq_store_begin(g->store, steps_part(g), err));
+    for (size_t i = 0; i < g->model->net.site_count; i++) {
+        const nib_gptq_codes state = state_of(l, i);
+        if (l->weights[i].moves)
+            NIB_TRY(nib__gptq_store_put(g->store, &state, err));
+    }
+    return nib__gptq_store_end(g->store, err);
+}
+
+/* Goes on from the steps that the store has. */
+static nib_status load_steps(learning *l, nib_err *err)
+{
+    const nib_gptq_run *g = l->g;
+    const size_t part = steps_part(g);
+    uint64_t offset = 0;
+    l->steps = stored_steps(g);
+    for (size_t i = 0; l->steps != NO_STEPS && i < g->model->net.site_count; i++) {
+        const nib_gptq_codes wanted = state_of(l, i);
+        nib_gptq_codes c;
+        if (!l->weights[i].moves)
+            continue;
+        if (!nib__gptq_store_next(g->store, part, &offset, &c) || c.site != i ||
+            c.n != wanted.n || c.scale_bytes != wanted.scale_bytes ||
+            c.zero_bytes != wanted.zero_bytes || c.candidate != l->steps)
+            return nib__gptq_fail_part(g, part, err);
+        nib__scales_set(&l->weights[i].scales, c.codes.scales, c.codes.zeros);
+        l->before = c.codes.objective[0];
+    }
+    return NIB_OK;
+}
+
 static nib_status run_steps(learning *l, bool *is_better, nib_err *err)
 {
-    double before, after;
-    NIB_TRY(measure(l, &before, err));
-    for (int64_t i = 0; i < NIB_LEARN_STEPS; i++)
-        NIB_TRY(run_step(l, i, err));
+    double after;
+    NIB_TRY(load_steps(l, err));
+    if (l->steps == NO_STEPS) {
+        NIB_TRY(measure(l, &l->before, err));
+        l->steps = 0;
+        NIB_TRY(store_steps(l, err));
+    }
+    while (l->steps < NIB_LEARN_STEPS) {
+        NIB_TRY(run_step(l, err));
+        if (l->steps % STORED_STEPS == 0)
+            NIB_TRY(store_steps(l, err));
+    }
     NIB_TRY(measure(l, &after, err));
-    *is_better = after < before;
+    *is_better = after < l->before;
     return NIB_OK;
 }
 

@@ -17,12 +17,16 @@ bool nib__learn_has(const nib_gptq_run *run);
 bool nib__learn_fixes(const nib_gptq_run *run, size_t site);
 /* NIB_UNSUPPORTED: a layer of the model reads or leaves more than the hidden state. */
 nib_status nib__learn_check(const nib_gptq_run *run, nib_err *err);
-/* Multiply-adds, without attention; 0: no layer is coded by learn, or the store has the result. */
+/* Multiply-adds that are left, without attention; 0: no layer is coded by learn. */
 double nib__learn_cost(const nib_gptq_run *run);
-/* The part of the store with its result. */
+/* The part of the store with its result, and the number of all parts. */
 size_t nib__learn_part(const nib_gptq_run *run);
+size_t nib__learn_parts(const nib_gptq_run *run);
+/* Adds to a note what the store has of its steps: nothing, or "; ...". */
+void nib__learn_note(nib_text *out, const nib_gptq_run *run);
 /* When all layers have codes, and run->stored has the whole text behind the last one: gives layers
- * that learn codes new scales, in a part of the store, and runs run->coded again. */
+ * that learn codes new scales, in a part of the store. Goes on after the last steps that the store
+ * has, to the same bytes. NIB_BAD_INPUT: those are of another model. */
 nib_status nib__learn(nib_gptq_run *run, nib_err *err);
 
 #endif

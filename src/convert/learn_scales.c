@@ -84,6 +84,18 @@ static void store(void *to, nib_type type, int64_t at, float *value, float moved
         nib__quant_store(to, type, at, before);
 }
 
+void nib__scales_set(nib_scales *t, const float *scale, const float *zero)
+{
+    for (int64_t i = 0; i < t->n * t->q.groups; i++) {
+        t->scale[i] = scale[i];
+        nib__quant_store(t->codes.scales, t->q.scale_type, i, scale[i]);
+        if (t->zero == NULL)
+            continue;
+        t->zero[i] = zero[i];
+        nib__quant_store(t->codes.zeros, t->q.zero_type, i, zero[i]);
+    }
+}
+
 /* Moves the scale of a group, and its zero, by the sums of their gradients. */
 static void move_group(nib_scales *t, int64_t group, double by_scale, double by_zero, float rate)
 {

@@ -25,6 +25,8 @@ bool nib__scales_move_in(const nib_quantizer *q);
 /* Starts at codes of n rows, which must outlive it. Allocates in the arena. */
 nib_status nib__scales_open(nib_scales *out, const nib_quantizer *q, int64_t n,
                             const nib_codes *codes, nib_arena *arena, nib_err *err);
+/* Gives it scales [n][groups] and, if it has float zeros, zeros that it had after some steps. */
+void nib__scales_set(nib_scales *t, const float *scale, const float *zero);
 /* Moves rows [begin, end) against the gradient [n][k] of their values. rate: a share of the scales
  * at the start. */
 void nib__scales_move(nib_scales *t, const float *gradient, float rate, int64_t begin, int64_t end);

@@ -29,18 +29,27 @@ assert {n for n in a if a[n] != b[n]} == {n for n in a if n.endswith("_weight_sc
 rm -r q
 check "made again from the receipt" nibble verify want --from m
 
-# killed when all layers have codes, and steps are made: they are made anew
-"$NIBBLE" quantize m q "${options[@]}" --quiet >"$seen.out" 2>"$seen.err" &
-job=$!
-while [ ! -e q.codes/layer-00005 ] && kill -0 $job 2>"$seen.err"; do sleep 0.01; done
-kill -KILL $job 2>"$seen.err"
-wait $job 2>"$seen.err"
-check 'killed before it was complete' [ -e q.codes -a ! -e q ]
-nibble quantize m q "${options[@]}" --threads 2 >out 2>err
-check 'it says how many layers were there' grep -q 'learn: [0-9]* of [0-9]* layers have codes of an earlier run in q.codes' err
-check 'killed, and continued with two threads: the same bytes' diff -r want q
-check 'killed: the codes are removed' [ ! -e q.codes ]
-rm -r q
+# killed before the first step, then each time when five more are stored, then with the result: it goes on there
+steps=q.codes/layer-00007
+replaced() { [ -e $steps ] && [ ! $steps -ef before ]; }
+went_on() { check "it goes on after the steps that are stored" grep -q "learn: 6 of 6 layers have codes of an earlier run in q.codes; its steps go on after $1 of 50" "$seen.killed"; }
+check 'killed before the first step' killed_when replaced
+for made in 5 10; do
+    ln -f $steps before
+    check "killed after $made steps" killed_when replaced
+    went_on '[0-9]*[05]'
+done
+check 'killed with the result' killed q.codes/layer-00006
+went_on '[1-4][05]'
+check 'no output yet' [ ! -e q ]
+continues 'killed four times'
+check 'it says that the steps are made' told 'note: learn: 6 of 6 layers have codes of an earlier run in q.codes; its 50 steps are made'
+
+# steps that are damaged are made anew
+check 'killed for damage' killed $steps
+printf 'X' | dd of=$steps bs=1 seek=200 conv=notrunc 2>"$seen.err"
+continues 'damaged'
+check 'it says what is damaged' told 'note: learn: 6 of 6 layers have codes of an earlier run in q.codes; its steps are damaged, and are made anew'
 
 # float zeros move, too; powers of two do not
 nibble quantize m q --recipe int4wo --method learn --calibrate text.txt --force >out
@@ -56,4 +65,4 @@ check 'codes of mxfp4 are those of qronos' cmp q/model.safetensors q2/model.safe
 refused 2 '*the method learn needs a text*' quantize m r --recipe int4wo-sym --method learn
 refused 3 '*learn moves *8-bit floats*use qronos or gptq' quantize m r --recipe fp8wo --method learn --calibrate text.txt
 check 'no codes of what is refused' [ ! -e r.codes ]
-rm -rf m want q q2 out out2 err text.txt
+rm -rf m want q q2 before out out2 err text.txt
