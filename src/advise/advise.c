@@ -46,6 +46,25 @@ static const nib_advised unknown = {.predicted_decode = NAN,
                                     .made_s = NAN,
                                     .beaten_by = NIB_UNBEATEN};
 
+/* Whether codes of the recipe need a text, or the whole model. */
+static nib_status find_needs(nib_advice *v, nib_advised *c, nib_err *err)
+{
+    const nib_request request = {.recipe = c->recipe};
+    const nib_recipe_layer *layers;
+    nib_recipe *recipe;
+    NIB_TRY(nib__model_recipe(&recipe, &layers, v->model, &request, &v->arena, err));
+    for (size_t i = 0; i < v->model->net.site_count; i++) {
+        nib_choice choice;
+        nib__recipe_resolve(&choice, recipe, &layers[i]);
+        if (!choice.keep && nib__scheme_is_quantized(&choice.scheme))
+            c->needs_text |= choice.scheme.act == NIB_ACT_I8_STATIC ||
+                             nib__ptq_needs_text(choice.method) ||
+                             choice.method == NIB_PTQ_ROTATE;
+    }
+    nib__recipe_free(recipe);
+    return NIB_OK;
+}
+
 static nib_status add_recipe(nib_advice *v, const char *recipe, nib_err *err)
 {
     if (v->count == ITEMS_MAX)
@@ -60,7 +79,7 @@ static nib_status add_recipe(nib_advice *v, const char *recipe, nib_err *err)
     char shown[NIB_SHOWN];
     nib__escape_string(shown, recipe);
     c->name = nib__arena_copy(&v->arena, shown, strlen(shown));
-    return c->name != NULL ? NIB_OK : nib__fail_memory(err, strlen(shown), "a name");
+    return c->name != NULL ? find_needs(v, c, err) : nib__fail_memory(err, strlen(shown), "a name");
 }
 
 /* A float type is worth trying if it is narrower than the stored one. */
@@ -205,12 +224,12 @@ static nib_status run_plan(nib_advice *v, nib_advised *c, const nib_plan *plan, 
     return status;
 }
 
-/* Plans the model for the recipe; one that has the codes of a method for these. */
+/* Plans the model for the recipe; one that was made of it for its own codes. */
 static nib_status make_plan(nib_advice *v, nib_plan **out, const nib_advised *c, nib_model *model,
                             bool on_cpu, nib_err *err)
 {
     const nib_request *asked = v->options->request;
-    const nib_request r = {.recipe = c->method == NULL ? c->recipe : NULL,
+    const nib_request r = {.recipe = c->is_made ? NULL : c->recipe,
                            .device = on_cpu ? NULL : asked->device,
                            .dtype = asked->dtype,
                            .cache = asked->cache,
@@ -243,6 +262,13 @@ static nib_status try_plan(nib_advice *v, nib_advised *c, const nib_plan *plan, 
     NIB_TRY(read_plan(v, c, plan, err));
     if (!v->losses)
         NIB_TRY(nib__advise_error(&c->error, plan, err));
+    if (runs && c->needs_text && !c->is_made) {
+        c->inapplicable = true;
+        return nib__advise_problem(v, c,
+                                   "its codes need the whole model, or a text; with --method and "
+                                   "--calibrate TEXT it is quantized and measured",
+                                   err);
+    }
     /* the model as stored runs even over the limit, because others are compared with it */
     const bool fits = c->over == 0 || (first && (memory == 0 || c->bytes <= memory));
     if (!runs || c->problem || !fits || plan->assignment.denied.status != NIB_OK)
@@ -552,7 +578,7 @@ static void on_log(void *ctx, const char *line)
 static nib_status try_all(nib_advice *v, nib_err *err)
 {
     for (size_t i = 0; i < v->count; i++) {
-        if (v->items[i].method != NULL)
+        if (v->items[i].is_made)
             continue;
         if (!nib__engine_progress(v->model->engine, "evaluate", 0, 1))
             return nib__fail(err, NIB_CANCELLED, "cancelled after %zu of %zu recipes", v->at,

@@ -47,11 +47,14 @@ typedef struct nib_advised {
     const char *problem; /* why it does not run as asked, or what failed; NULL: no problem */
     bool failed;         /* while it ran */
     bool trainable;      /* quantization-aware training supports its schemes */
+    bool needs_text;     /* its codes do, or the whole model: static activation scales, or
+                            methods of its rules */
+    bool is_made;        /* it is quantized into the scratch directory, and then measured */
     int beaten_by;       /* of nib__frontier */
     bool round_frontier; /* on the frontier of the rows without a method */
-    /* of a row with a method: */
-    size_t rounding;          /* index of the row of its recipe without one */
-    bool inapplicable;        /* the method cannot be applied; `problem` says why */
+    bool inapplicable;   /* its codes cannot be made; `problem` says why */
+    /* of a row that is made: */
+    size_t rounding;          /* index of the row of its recipe without a method */
     bool same_speed;          /* it runs what `rounding` runs, whose measured speeds it has */
     bool keeps_rounding;      /* it lost more on the calibration text, so codes are rounded */
     uint64_t disk;            /* bytes on the disk while it is measured */
@@ -117,18 +120,18 @@ nib_status nib__advise_try(nib_advice *v, nib_advised *c, nib_model *model, nib_
 /* Sets the row's problem, a copy of the text. */
 nib_status nib__advise_problem(nib_advice *v, nib_advised *c, const char *text, nib_err *err);
 
-/* ---- rows with a method: advise_methods.c ---- */
+/* ---- rows that are made: advise_methods.c ---- */
 
-/* Reads options->methods, which is not NULL, into the advice. NIB_USAGE: an unknown method, one
- * that lacks its text, or an input that none of them uses. */
+/* Reads options->methods, which is not NULL, into the advice. NIB_USAGE: an unknown method, or one
+ * that lacks its text. */
 nib_status nib__methods_read(nib_advice *v, nib_methods *out, nib_err *err);
-/* Adds a row per method after each recipe's. */
+/* Adds a row per method after each recipe's. NIB_USAGE: an input that no row uses. */
 nib_status nib__methods_list(nib_advice *v, nib_err *err);
 /* Before anything runs: reads the text, takes a name in the scratch directory, finds which methods
  * apply to which recipes, and whether the disk has room. NIB_BAD_INPUT: the text is empty; NIB_IO:
  * the directory cannot be written, or is too full. */
 nib_status nib__methods_prepare(nib_advice *v, nib_err *err);
-/* Quantizes each row with a method into the scratch directory, measures and removes it. */
+/* Quantizes each row that is made into the scratch directory, measures and removes it. */
 nib_status nib__methods_try(nib_advice *v, nib_err *err);
 /* Releases the name. methods NULL: nothing. */
 void nib__methods_close(nib_methods *methods);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows with a method: each is quantized beside a name in the scratch directory, measured like the
+ * Rows with a method, or whose codes need a text: each is quantized beside a name in the scratch directory, measured like the
  * others, and removed. One process holds the lock of a name, and removes what a killed one left
  * there.
  */
@@ -49,11 +49,14 @@ static nib_status read_method(nib_methods *m, const char *name, nib_err *err)
     return NIB_OK;
 }
 
-/* Refuses files that no method would read. */
-static nib_status check_used(const nib_methods *m, nib_err *err)
+/* Refuses files that no row would read. */
+static nib_status check_used(const nib_advice *v, nib_err *err)
 {
+    const nib_methods *m = v->methods;
     const bool has_imatrix = m->asked.imatrix != NULL;
     bool text = false, imatrix = false;
+    for (size_t i = 0; i < v->count; i++)
+        text |= v->items[i].needs_text;
     for (size_t i = 0; i < m->count; i++) {
         text |= takes_text(m->items[i], has_imatrix);
         imatrix |= takes_imatrix(m->items[i]);
@@ -87,16 +90,18 @@ nib_status nib__methods_read(nib_advice *v, nib_methods *out, nib_err *err)
                          "error is that of rounding; give --text, too",
                          nib__ptq_names[out->items[0]]);
     v->methods = out;
-    return check_used(out, err);
+    return NIB_OK;
 }
 
 void nib__methods_inputs(const nib_methods *m, const nib_advised *c, const char **calibrate,
                          const char **imatrix)
 {
     nib_ptq_method method = NIB_PTQ_RTN;
-    (void)nib__ptq_parse(&method, c->method);
+    if (c->method != NULL)
+        (void)nib__ptq_parse(&method, c->method);
     *imatrix = takes_imatrix(method) ? m->asked.imatrix : NULL;
-    *calibrate = takes_text(method, *imatrix != NULL) ? m->asked.calibrate : NULL;
+    *calibrate =
+        c->needs_text || takes_text(method, *imatrix != NULL) ? m->asked.calibrate : NULL;
 }
 
 /* ---- the rows ---- */
@@ -110,6 +115,7 @@ static nib_status add_row(nib_advised *row, nib_advice *v, const nib_advised *fr
         return nib__fail_memory(err, size, "a name");
     *row = *from;
     row->method = nib__ptq_names[method];
+    row->is_made = true;
     row->rounding = rounding;
     snprintf(name, size, "%s by %s", from->name, row->method);
     row->name = name;
@@ -126,13 +132,14 @@ nib_status nib__methods_list(nib_advice *v, nib_err *err)
         return nib__fail_memory(err, most * sizeof *rows, "the list of recipes");
     for (size_t i = 0; i < v->count; i++) {
         const size_t rounding = count;
-        rows[count++] = v->items[i];
+        rows[count] = v->items[i];
+        rows[count++].is_made = v->items[i].needs_text && m->asked.calibrate != NULL;
         for (size_t j = 0; v->items[i].recipe != NULL && j < m->count; j++)
             NIB_TRY(add_row(&rows[count++], v, &v->items[i], rounding, m->items[j], err));
     }
     v->items = rows;
     v->count = count;
-    return NIB_OK;
+    return check_used(v, err);
 }
 
 /* ---- quantizing ---- */
@@ -344,7 +351,7 @@ nib_status nib__methods_prepare(nib_advice *v, nib_err *err)
     NIB_TRY(take_name(v, err));
     for (size_t i = 0; i < v->count; i++) {
         nib_advised *c = &v->items[i];
-        if (c->method == NULL)
+        if (!c->is_made)
             continue;
         const nib_status status = quantize(v, c, true, err);
         if (is_fatal(status))
@@ -360,10 +367,12 @@ nib_status nib__methods_prepare(nib_advice *v, nib_err *err)
 
 /* ---- the runs ---- */
 
-/* Takes over what keeps the recipe from running, whatever chooses its codes. */
+/* Whether a row is not made; takes over what keeps the recipe from running, whatever chooses its
+ * codes. */
 static bool copy_problem(nib_advised *c, const nib_advised *rounding)
 {
-    if (c->inapplicable || (rounding->over == 0 && rounding->problem == NULL))
+    if (c->inapplicable || c->method == NULL ||
+        (rounding->over == 0 && rounding->problem == NULL))
         return c->inapplicable;
     c->weight_bytes = rounding->weight_bytes;
     c->bytes = rounding->bytes;
@@ -372,6 +381,7 @@ static bool copy_problem(nib_advised *c, const nib_advised *rounding)
     c->predicted_prefill = rounding->predicted_prefill;
     c->problem = rounding->problem;
     c->failed = rounding->failed;
+    c->inapplicable = rounding->inapplicable;
     return true;
 }
 
@@ -395,7 +405,7 @@ static nib_status try_row(nib_advice *v, nib_advised *c, nib_err *err)
 nib_status nib__methods_try(nib_advice *v, nib_err *err)
 {
     for (size_t i = 0; i < v->count; i++) {
-        if (v->items[i].method == NULL)
+        if (!v->items[i].is_made)
             continue;
         if (!nib__engine_progress(v->model->engine, "evaluate", 0, 1))
             return nib__fail(err, NIB_CANCELLED, "cancelled after %zu of %zu recipes", v->at,

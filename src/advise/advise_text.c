@@ -307,12 +307,13 @@ static void put_output(const nib_advice *v, const nib_advised *c, nib_text *out)
     nib__text_free(&word);
 }
 
-/* Writes the options of the method. */
+/* Writes the options of the method, or of a text. */
 static void put_method(const nib_advice *v, const nib_advised *c, nib_text *out)
 {
     const char *calibrate, *imatrix;
     nib__methods_inputs(v->methods, c, &calibrate, &imatrix);
-    nib__text_format(out, " --method %s", c->method);
+    if (c->method != NULL)
+        nib__text_format(out, " --method %s", c->method);
     if (calibrate != NULL) {
         nib__text_str(out, " --calibrate ");
         put_word(out, calibrate);
@@ -335,7 +336,7 @@ static void put_command(const nib_advice *v, nib_text *out)
     put_output(v, c, out);
     nib__text_str(out, " --recipe ");
     put_word(out, c->recipe);
-    if (c->method != NULL)
+    if (c->is_made)
         put_method(v, c, out);
 }
 
@@ -498,8 +499,8 @@ static void pair_bytes(nib_jsonw *w, const char *key, uint64_t bytes)
         nib__jsonw_null(w);
 }
 
-/* What came of the row's method. */
-static void write_method(const nib_advised *c, nib_jsonw *w)
+/* What came of making it. */
+static void write_made(const nib_advised *c, nib_jsonw *w)
 {
     nib__jsonw_pair_bool(w, "applicable", !c->inapplicable);
     nib__jsonw_pair_bool(w, "keeps_rounding", c->keeps_rounding);
@@ -533,8 +534,8 @@ static void write_recipe(const nib_advice *v, const nib_advised *c, nib_jsonw *w
     nib__jsonw_pair_bool(w, "frontier", nib__advised_counts(c) && c->beaten_by == NIB_UNBEATEN);
     nib__jsonw_pair_string(w, "behind",
                            c->beaten_by == NIB_UNBEATEN ? NULL : v->items[c->beaten_by].name);
-    if (c->method != NULL)
-        write_method(c, w);
+    if (c->is_made)
+        write_made(c, w);
     nib__jsonw_object_end(w);
 }
 

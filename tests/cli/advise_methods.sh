@@ -75,6 +75,33 @@ print(searched["speed_of_rounding"], all(searched[k] == plain[k] > 0 for k in ("
 END
 equal 'measured speeds' 'True True' "$(python3 speeds.py)"
 
+# static activation scales are calibrated, with and without a method; without a text the row says why it is not
+cat >static.py <<'END'
+import json
+rows = json.load(open("r.json"))["recipes"]
+print(*("%s %.6f" % (r["name"], r["loss"]) if r["loss"] is not None else r["name"] + ": " + r["problem"] for r in rows[1:]), sep="\n")
+END
+try int8dq-static --method smooth,hqq --calibrate other.txt --json --quiet >r.json
+equal 'exit status with static scales' 0 $?
+python3 static.py >rows.txt
+for method in '' smooth; do
+    # shellcheck disable=SC2086 # no word without a method
+    nibble quantize "$MODEL" q --recipe int8dq-static ${method:+--method $method} --calibrate other.txt --quiet >"$seen.out" 2>&1
+    equal "the loss of int8dq-static${method:+ by $method} is that of what quantize writes" \
+        "$(nibble eval q --text text.txt --json --quiet | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p' | xargs printf '%.6f')" \
+        "$(sed -n "s/^int8dq-static${method:+ by $method} //p" rows.txt)"
+    rm -r q
+done
+check 'what hqq cannot do has its own reason' grep -q '^int8dq-static by hqq: .* the method hqq moves float zeros' rows.txt
+try int8dq-static --method search --json --quiet >r.json
+equal 'exit status without a text for static scales' 0 $?
+python3 static.py >rows.txt
+check 'without a text: the reason' grep -q '^int8dq-static: its codes need the whole model, or a text; with --method and --calibrate TEXT' rows.txt
+check 'without a text: others are measured' grep -q '^int8wo by search [0-9.]*$' rows.txt
+nibble advise "$MODEL" int8dq-static --text text.txt --device raspberry-pi-5 >out 2>&1
+equal 'exit status without methods' 0 $?
+check 'without methods: the reason' grep -q '^int8dq-static: its codes need the whole model' out
+
 # a single file and a GGUF as MODEL
 cp -r "$MODEL" one
 nibble advise one/model.safetensors int4wo-sym --text text.txt --scratch s --device h200 --method search --quiet >out
@@ -110,6 +137,19 @@ if [ "$(df --output=avail /proc 2>/dev/null | tail -n 1)" = 0 ]; then
     refused 6 '/proc: *' advise "$MODEL" int8wo --text text.txt --method search --scratch /proc
 fi
 check 'the scratch directory is empty after refusals' rmdir s
+if in_tmpfs size=1m true 2>"$seen.err"; then
+    # shellcheck disable=SC2016 # for another shell
+    equal 'too little disk: exit status, and nothing is left' '6 ' \
+        "$(in_tmpfs size=1m '"$NIBBLE" advise "$MODEL" int4wo-sym --text text.txt --device h200 --method search --scratch fs >report 2>sentence; echo "$? $(ls -A fs)"')"
+    check 'too little disk: the error' grep -q '^nibble: fs: int4wo-sym by search takes [2-9].[0-9] MB while it is measured, and 1.0 MB are free there; --scratch DIR names another directory$' sentence
+    check 'too little disk: before anything runs' [ ! -s report ]
+else
+    skipped 'advise, on a small disk' 'cannot mount a file system here'
+fi
+mkdir -p full
+(ulimit -f 2000 && nibble advise "$MODEL" int4wo-sym --text text.txt --device h200 --method search --scratch full --quiet) >report 2>sentence
+equal 'a disk that fills: exit status and error' '6 nibble: full/nibble-advise.part/model.safetensors: cannot write to it: File too large' "$? $(cat sentence)"
+check 'a disk that fills: nothing is left' rmdir full
 mkdir s
 
 # SIGTERM, like Ctrl-C, amid a method leaves nothing; a kill leaves what the next run removes

@@ -120,13 +120,6 @@ only_here kill.py m new old
 (ulimit -f 2000 && nibble quantize m out --recipe 8da4w) >"$seen.report" 2>"$seen.err"
 equal 'a file-size limit: exit status and error' "6 nibble: out.part/model.safetensors: cannot write to it: File too large" "$? $(cat "$seen.err")"
 only_here kill.py m new old
-# in_tmpfs OPTIONS COMMAND: runs in its own namespace, with a small file system in ./fs; a chroot has no user namespaces
-apart=(unshare --mount)
-[ "$(id -u)" = 0 ] || apart=(unshare --map-root-user --mount)
-in_tmpfs() {
-    mkdir -p fs
-    "${apart[@]}" bash -c 'mount -t tmpfs -o "$1" none fs && eval "$2"' in_tmpfs "$1" "$2"
-}
 if in_tmpfs size=1m true 2>"$seen.err"; then
     weights=$(($(stat -c %s new/model.safetensors) / 1024))
     for size in $((weights / 2))k $((weights + 8))k; do # too small for the weights, and for the files beside them
