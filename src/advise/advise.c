@@ -43,6 +43,7 @@ static const nib_advised unknown = {.predicted_decode = NAN,
                                     .prefill = NAN,
                                     .loss = NAN,
                                     .error = NAN,
+                                    .predicted_s = NAN,
                                     .made_s = NAN,
                                     .beaten_by = NIB_UNBEATEN};
 

@@ -58,6 +58,7 @@ typedef struct nib_advised {
     bool same_speed;          /* it runs what `rounding` runs, whose measured speeds it has */
     bool keeps_rounding;      /* it lost more on the calibration text, so codes are rounded */
     uint64_t disk;            /* bytes on the disk while it is measured */
+    double predicted_s;       /* seconds of its method, predicted; NaN: its method does not */
     double made_s;            /* seconds that quantizing took; NaN: it was not quantized */
     const char *const *notes; /* [note_count] of quantizing, on the method */
     size_t note_count;

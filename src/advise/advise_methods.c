@@ -207,6 +207,7 @@ static nib_status keep_size(void *ctx, const nib_examined *would, nib_err *err)
     const trial *t = ctx;
     (void)err;
     t->c->disk = would->report->bytes_after + would->store_bytes;
+    t->c->predicted_s = would->predicted_s;
     return NIB_OK;
 }
 
@@ -345,6 +346,50 @@ static void tell_place(const nib_advice *v)
         call->log(call->ctx, line);
 }
 
+/* Adds how many rows are quantized, with or without a prediction, and how. Returns their seconds. */
+static double put_rows(const nib_advice *v, bool is_predicted, nib_text *out)
+{
+    size_t by[NIB_PTQ_COUNT] = {0}, count = 0;
+    double sum = 0;
+    const char *before = " by ";
+    for (size_t i = 0; i < v->count; i++) {
+        const nib_advised *c = &v->items[i];
+        nib_ptq_method method = NIB_PTQ_RTN;
+        if (!c->is_made || c->inapplicable || isnan(c->predicted_s) == is_predicted)
+            continue;
+        if (c->method != NULL)
+            (void)nib__ptq_parse(&method, c->method);
+        by[method]++;
+        count++;
+        sum += is_predicted ? c->predicted_s : 0;
+    }
+    nib__text_format(out, "%zu row%s", count, count == 1 ? "" : "s");
+    for (int m = 0; m < NIB_PTQ_COUNT; m++)
+        if (by[m] != 0) {
+            nib__text_format(out, "%s%s", before, nib__ptq_names[m]);
+            before = ", ";
+        }
+    return sum;
+}
+
+/* Tells how long the rows' methods are predicted to take. */
+static nib_status tell_time(const nib_advice *v, nib_err *err)
+{
+    const nib_callbacks *call = &v->model->engine->callbacks;
+    nib_text line;
+    nib__text_init(&line, &v->model->engine->allocator);
+    const double sum = put_rows(v, true, &line);
+    nib__text_format(&line, ": predicted to take about %.0f s in all; without a prediction: ", sum);
+    (void)put_rows(v, false, &line);
+    nib__text_str(&line, ", and all measurements");
+    if (!line.failed && call->log != NULL)
+        call->log(call->ctx, line.at);
+    const nib_status status =
+        line.failed ? nib__fail_memory(err, line.size, "a line") : NIB_OK;
+    nib__text_free(&line);
+    return status;
+}
+
 nib_status nib__methods_prepare(nib_advice *v, nib_err *err)
 {
     NIB_TRY(count_tokens(v, err));
@@ -362,7 +407,7 @@ nib_status nib__methods_prepare(nib_advice *v, nib_err *err)
     }
     NIB_TRY(check_disk(v, err));
     tell_place(v);
-    return NIB_OK;
+    return tell_time(v, err);
 }
 
 /* ---- the runs ---- */

@@ -506,6 +506,7 @@ static void write_made(const nib_advised *c, nib_jsonw *w)
     nib__jsonw_pair_bool(w, "keeps_rounding", c->keeps_rounding);
     nib__jsonw_pair_bool(w, "speed_of_rounding", c->same_speed);
     nib__jsonw_pair_int(w, "disk_bytes", (int64_t)c->disk);
+    nib__jsonw_pair_double(w, "predicted_quantize_seconds", c->predicted_s);
     nib__jsonw_pair_double(w, "quantize_seconds", c->made_s);
     nib__jsonw_key(w, "notes");
     nib__jsonw_array(w);

@@ -27,6 +27,8 @@ typedef struct nib_examined {
     const struct nib_quantize_report *report;
     const nib_ledger *ledger;
     uint64_t store_bytes; /* at most, of the codes that a method keeps on the disk meanwhile */
+    double predicted_s;   /* of a dry run: by what its methods say before they start; NaN: none
+                             does */
     bool keeps_rounding;  /* because a method was worse */
 } nib_examined;
 

@@ -483,6 +483,15 @@ static void note_orders(const nib_gptq_run *g)
 
 /* ---- opening ---- */
 
+/* The tokens of each stream. */
+static void count_tokens(nib_gptq_run *g)
+{
+    g->coded.count = g->count;
+    g->stored.count = g->rounded.count = nib__min(g->count, NIB_GPTQ_CHECKED);
+    if (has_stages(g, 0, g->model->net.site_count))
+        g->stored.count = g->count;
+}
+
 static nib_status allocate(nib_gptq_run *g, nib_arena *arena, nib_err *err)
 {
     const size_t layers = (size_t)g->model->net.config.layers, sites = g->model->net.site_count,
@@ -496,10 +505,7 @@ static nib_status allocate(nib_gptq_run *g, nib_arena *arena, nib_err *err)
     nib__runner_layers(g->first, &g->runner);
     for (size_t l = 1; l <= layers; l++)
         g->width = nib__max(g->width, nib__runner_state_width(&g->runner, g->first[l]));
-    g->coded.count = g->count;
-    g->stored.count = g->rounded.count = nib__min(g->count, NIB_GPTQ_CHECKED);
-    if (has_stages(g, 0, sites))
-        g->stored.count = g->count;
+    count_tokens(g);
     nib_gptq_stream *const streams[] = {&g->coded, &g->stored, &g->rounded};
     for (size_t i = 0; i < COUNT(streams); i++) {
         const uint64_t floats = (uint64_t)streams[i]->count * (uint64_t)g->width;
@@ -606,11 +612,30 @@ static nib_status run_gptq(void *ctx, const nib_plan *plan, nib_err *err)
     return run_model(g, plan, err);
 }
 
-nib_status nib__gptq(nib_gptq *job, nib_model *model, nib_err *err)
+static nib_status forecast(void *ctx, const nib_plan *plan, nib_err *err)
+{
+    nib_gptq_run *g = ctx;
+    g->runner.plan = &plan->assignment;
+    count_tokens(g);
+    g->total = count_all(g);
+    return nib__gptq_time(g, err);
+}
+
+static nib_status with_text(nib_gptq *job, nib_model *model, nib_gptq_job run, nib_err *err)
 {
     nib_gptq_run g = {.job = job, .model = model, .rows = nib__moments_best(model->engine->isa)};
     name_method(&g);
     g.loader = nib__gptq_loader(&g);
     job->tokens = NIB_GPTQ_TOKENS;
-    return nib__gptq_with_text(&g, run_gptq, &g, err);
+    return nib__gptq_with_text(&g, run, &g, err);
+}
+
+nib_status nib__gptq(nib_gptq *job, nib_model *model, nib_err *err)
+{
+    return with_text(job, model, run_gptq, err);
+}
+
+nib_status nib__gptq_forecast(nib_gptq *job, nib_model *model, nib_err *err)
+{
+    return with_text(job, model, forecast, err);
 }

@@ -55,22 +55,29 @@ double nib__gptq_head_cost(const nib_gptq_run *g, const nib_gptq_cost *c, bool i
            (is_stored ? 0 : (double)g->coded.count * c->moments + c->codes);
 }
 
+nib_status nib__gptq_time(nib_gptq_run *g, nib_err *err)
+{
+    nib_engine *engine = g->model->engine;
+    NIB_TRY(nib__engine_measure(engine, err));
+    g->rate = engine->here.rate[NIB_UNIT_F32] / 2;
+    g->job->multiply_adds = g->total;
+    g->job->predicted_s = g->rate > 0 ? g->total / (g->rate * share_of_rate) : 0;
+    return NIB_OK;
+}
+
 nib_status nib__gptq_predict(nib_gptq_run *g, nib_err *err)
 {
     nib_engine *engine = g->model->engine;
     const nib_callbacks *call = &engine->callbacks;
-    NIB_TRY(nib__engine_measure(engine, err));
-    const double rate = engine->here.rate[NIB_UNIT_F32] / 2;
     nib_text line;
-    g->job->multiply_adds = g->total;
-    g->job->predicted_s = rate > 0 ? g->total / (rate * share_of_rate) : 0;
+    NIB_TRY(nib__gptq_time(g, err));
     if (call->log == NULL)
         return NIB_OK;
     nib__text_init(&line, &engine->allocator);
     nib__text_format(&line,
                      "%s: %.3g multiply-adds, about %.0f s at %.0f %% of this machine's %.3g per "
                      "second",
-                     g->job->name, g->total, g->job->predicted_s, 100 * share_of_rate, rate);
+                     g->job->name, g->total, g->job->predicted_s, 100 * share_of_rate, g->rate);
     if (!line.failed)
         call->log(call->ctx, line.at);
     nib__text_free(&line);

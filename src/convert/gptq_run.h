@@ -79,6 +79,7 @@ typedef struct nib_gptq_run {
     double kl[2]; /* of the model with these codes, and with rounding's, from the stored one */
     nib_gptq_cost cost; /* of the layer that runs */
     double done, total; /* multiply-adds */
+    double rate;        /* of them per second, of this machine */
     float *scratch;     /* [threads] */
     nib_status status;  /* of the observer */
     nib_err err;
@@ -125,7 +126,8 @@ void nib__gptq_cost_of(nib_gptq_cost *out, const nib_gptq_run *run, size_t begin
  * codes. */
 double nib__gptq_layer_cost(const nib_gptq_run *run, const nib_gptq_cost *cost, bool is_stored);
 double nib__gptq_head_cost(const nib_gptq_run *run, const nib_gptq_cost *cost, bool is_stored);
-/* Predicts the time of run->total from the rate of this machine, into run->job, and tells it. */
+/* Predicts the time of run->total from the rate of this machine, into run->job; and tells it. */
+nib_status nib__gptq_time(nib_gptq_run *run, nib_err *err);
 nib_status nib__gptq_predict(nib_gptq_run *run, nib_err *err);
 /* Adds to run->done and reports progress. NIB_CANCELLED: the user wants no more. */
 nib_status nib__gptq_count(nib_gptq_run *run, double multiply_adds, nib_err *err);

@@ -218,10 +218,12 @@ static bool is_whole(const nib_map *map)
 
 bool nib__gptq_store_has(nib_gptq_store *s, size_t i, bool *damaged)
 {
-    part *p = &s->parts[i];
     char path[NIB_PART_PATH];
     if (damaged != NULL)
         *damaged = false;
+    if (s == NULL)
+        return false;
+    part *p = &s->parts[i];
     if (p->looked || p->map.at != NULL)
         return p->map.at != NULL;
     p->looked = true;

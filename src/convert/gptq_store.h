@@ -42,7 +42,8 @@ nib_status nib__gptq_store_open(nib_gptq_store **store, const char *out, const c
                                 nib_err *err);
 const char *nib__gptq_store_path(const nib_gptq_store *store);
 
-/* Whether a part is complete. A damaged one is not, and *damaged (NULL allowed) says so. */
+/* Whether a part is complete. A damaged one is not, and *damaged (NULL allowed) says so. store
+ * NULL: none is. */
 bool nib__gptq_store_has(nib_gptq_store *store, size_t part, bool *damaged);
 /* The record at `offset` of a complete part, 0 at first, which it advances; false: no more. */
 bool nib__gptq_store_next(const nib_gptq_store *store, size_t part, uint64_t *offset,

@@ -11,6 +11,7 @@
 #include "quantizer.h"
 #include "renames.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -283,14 +284,50 @@ static void render_json(const work *w, const nib_quantize_report *report, nib_te
     nib__jsonw_report_end(&json);
 }
 
-static nib_status tell_examiner(const work *w, const nib_quantize_report *report, nib_err *err)
+/* The seconds that the methods of a dry run would say before they start; NaN: none does. */
+static nib_status forecast(double *seconds, work *w, nib_err *err)
 {
-    const nib_examined made = {.report = report,
-                               .ledger = &w->ledger,
-                               .store_bytes = nib__gptq_store_bound(w->layers, &w->model->net),
-                               .keeps_rounding = w->keeps_rounding || w->gptq.keeps_rounding ||
-                                                 w->scales.keeps_rounding};
-    return w->examiner->tell != NULL ? w->examiner->tell(w->examiner->ctx, &made, err) : NIB_OK;
+    nib_gptq coding = {.layers = w->layers,
+                       .request = w->options->request,
+                       .text = w->options->calibrate,
+                       .ledger = &w->ledger,
+                       .arena = &w->arena};
+    nib_scaling scaling = {.layers = w->layers,
+                           .options = w->options,
+                           .held_out = w->examiner->held_out,
+                           .ledger = &w->ledger,
+                           .arena = &w->arena};
+    size_t coded = 0, scaled = 0;
+    for (int m = 0; m < NIB_PTQ_COUNT; m++) {
+        const size_t count = nib__methods_count(w, (nib_ptq_method)m);
+        coded += nib__ptq_sweeps((nib_ptq_method)m) ? count : 0;
+        scaled += nib__ptq_scales((nib_ptq_method)m) ? count : 0;
+    }
+    *seconds = NAN;
+    if (coded > 0) {
+        NIB_TRY(nib__gptq_forecast(&coding, w->model, err));
+        *seconds = coding.predicted_s;
+    } else if (scaled > 0) { /* they do not mix */
+        NIB_TRY(nib__scales_forecast(&scaling, w->model, err));
+        *seconds = scaling.predicted_s;
+    }
+    return NIB_OK;
+}
+
+static nib_status tell_examiner(work *w, const nib_quantize_report *report, nib_err *err)
+{
+    const bool is_dry = w->options != NULL && w->options->dry_run;
+    nib_examined made = {.report = report,
+                         .ledger = &w->ledger,
+                         .store_bytes = nib__gptq_store_bound(w->layers, &w->model->net),
+                         .predicted_s = NAN,
+                         .keeps_rounding = w->keeps_rounding || w->gptq.keeps_rounding ||
+                                           w->scales.keeps_rounding};
+    if (w->examiner->tell == NULL)
+        return NIB_OK;
+    if (is_dry)
+        NIB_TRY(forecast(&made.predicted_s, w, err));
+    return w->examiner->tell(w->examiner->ctx, &made, err);
 }
 
 static nib_status render(work *w, const nib_quantize_report *report, nib_form form,

@@ -220,8 +220,6 @@ static nib_status scale_layers(nib_scales_run *w, const char **why, nib_err *err
     NIB_TRY(nib__scales_check_end(w, err));
     NIB_TRY(nib__gptq_count(g, g->total, err));
     w->job->seconds = (double)(nib__now_ns() - start) * 1e-9;
-    w->job->multiply_adds = g->job->multiply_adds;
-    w->job->predicted_s = g->job->predicted_s;
     if (w->job->keeps_rounding)
         return NIB_OK;
     note_kept(w);
@@ -295,7 +293,25 @@ static const char *name_methods(const nib_quantize_layer *layers, size_t count)
                                                        : NULL;
 }
 
-nib_status nib__scales(nib_scaling *job, nib_model *model, nib_err *err)
+/* Predicts what run_model takes. */
+static nib_status forecast(void *ctx, const nib_plan *plan, nib_err *err)
+{
+    nib_scales_run *w = ctx;
+    nib_gptq_run *g = &w->g;
+    const size_t sites = g->model->net.site_count;
+    g->runner.plan = &plan->assignment;
+    w->is_forecast = true;
+    w->coded.inputs = nib__arena_take(w->job->arena, sites, sizeof *w->coded.inputs);
+    if (w->coded.inputs == NULL)
+        return nib__fail_memory(err, sites * sizeof *w->coded.inputs, "inputs");
+    for (size_t i = 0; i < sites; i++)
+        w->coded.inputs[i].is_changed = nib__fold_is_scaled(&w->job->layers[i]);
+    NIB_TRY(nib__scales_divide(w, err));
+    NIB_TRY(nib__scales_cost(&g->total, w, err));
+    return nib__gptq_time(g, err);
+}
+
+static nib_status with_text(nib_scaling *job, nib_model *model, nib_gptq_job run, nib_err *err)
 {
     job->name = name_methods(job->layers, model->net.site_count);
     nib_gptq as = {.name = job->name,
@@ -315,10 +331,22 @@ nib_status nib__scales(nib_scaling *job, nib_model *model, nib_err *err)
                          "the method %s changes norms, which are not those of the family in a "
                          "GGUF; `nibble convert` it to --format safetensors first",
                          job->name);
-    const nib_status status = nib__gptq_with_text(&w.g, run_model, &w, err);
+    const nib_status status = nib__gptq_with_text(&w.g, run, &w, err);
     job->store = as.store;
     job->resumed = as.resumed;
+    job->multiply_adds = as.multiply_adds;
+    job->predicted_s = as.predicted_s;
     return status;
+}
+
+nib_status nib__scales(nib_scaling *job, nib_model *model, nib_err *err)
+{
+    return with_text(job, model, run_model, err);
+}
+
+nib_status nib__scales_forecast(nib_scaling *job, nib_model *model, nib_err *err)
+{
+    return with_text(job, model, forecast, err);
 }
 
 nib_status nib__scales_check(const nib_quantize_layer *layers, size_t count, const char *text,

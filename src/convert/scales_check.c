@@ -48,7 +48,7 @@ static void find_static(nib_scales_run *w)
     }
 }
 
-nib_status nib__scales_check_open(nib_scales_run *w, nib_arena *arena, nib_err *err)
+nib_status nib__scales_divide(nib_scales_run *w, nib_err *err)
 {
     nib_gptq_run *g = &w->g;
     nib_text_parts parts;
@@ -58,12 +58,19 @@ nib_status nib__scales_check_open(nib_scales_run *w, nib_arena *arena, nib_err *
     if (parts.third == 0)
         return NIB_OK;
     w->chosen = (nib_gptq_stream){.count = parts.second, .first = parts.first};
-    find_static(w);
-    NIB_TRY(nib__coded_begin(&w->coded, parts.third, arena, err));
     nib__ledger_add_note(g->job->ledger, "method",
                          "%s: scales are made of the text's first %lld tokens, chosen by the next "
                          "%lld, and checked by the last %lld",
                          g->job->name, (long long)parts.first, (long long)parts.second,
                          (long long)parts.third);
     return NIB_OK;
+}
+
+nib_status nib__scales_check_open(nib_scales_run *w, nib_arena *arena, nib_err *err)
+{
+    NIB_TRY(nib__scales_divide(w, err));
+    if (w->job->held_out == 0)
+        return NIB_OK;
+    find_static(w);
+    return nib__coded_begin(&w->coded, w->job->held_out, arena, err);
 }

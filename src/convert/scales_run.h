@@ -23,6 +23,7 @@ typedef struct nib_scales_run {
     float *columns, *norm;  /* [k] scales of a candidate, and the norm before them */
     float *largest;         /* [k] of smooth: of the weights that read each input of the group */
     nib_coded_check coded;  /* holds the weights of a candidate, too */
+    bool is_forecast;       /* no text has run, and all inputs count as if they were not 0 */
     size_t kept[3];         /* groups that rounding, no scales, and scales serve best */
 } nib_scales_run;
 
@@ -68,7 +69,9 @@ nib_status nib__scales_read_norm(const nib_scales_run *run, nib_norm_part part, 
 nib_type nib__scales_norm_type(const nib_scales_run *run, nib_norm_part part);
 float nib__scales_round(nib_type type, double value);
 
-/* Divides the text into run->chosen and the tokens of the check, if there are any, and opens it. */
+/* Divides the text into run->chosen and the tokens of the check, run->job->held_out. */
+nib_status nib__scales_divide(nib_scales_run *run, nib_err *err);
+/* Does that, and opens the check if it has tokens. */
 nib_status nib__scales_check_open(nib_scales_run *run, nib_arena *arena, nib_err *err);
 /* Behind the last layer: compares, and gives all layers of the methods rounding if it is better. */
 nib_status nib__scales_check_end(nib_scales_run *run, nib_err *err);

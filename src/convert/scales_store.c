@@ -61,7 +61,7 @@ nib_status nib__scales_stored(nib_scales_choice **out, size_t *count, const nib_
     nib_gptq_codes c;
     *out = NULL;
     *count = 0;
-    if (w->g.store == NULL || !nib__gptq_store_has(w->g.store, layer, NULL))
+    if (!nib__gptq_store_has(w->g.store, layer, NULL))
         return NIB_OK;
     for (uint64_t offset = 0; nib__gptq_store_next(w->g.store, layer, &offset, &c);)
         ++*count;
@@ -127,7 +127,7 @@ const char *nib__scales_refuse(const nib_scales_run *w, const nib_fold_group *f)
     const nib_network *net = &w->g.model->net;
     if (f->why != NULL)
         return f->why;
-    if (w->job->layers[f->sites[0]].importance == NULL)
+    if (!w->is_forecast && w->job->layers[f->sites[0]].importance == NULL)
         return "they are 0 on the text";
     if (f->before != SIZE_MAX && net->sites[f->before].weight.bias != NULL &&
         w->job->options->request->bias != NULL)
@@ -175,7 +175,7 @@ nib_status nib__scales_cost(double *out, nib_scales_run *w, nib_err *err)
         double candidates = 0;
         nib__gptq_find_sites(g, l, &begin, &end);
         nib__scales_cost_of(&cost, w, l, begin, end);
-        if (g->store == NULL || !nib__gptq_store_has(g->store, (size_t)l, NULL))
+        if (!nib__gptq_store_has(g->store, (size_t)l, NULL))
             NIB_TRY(cost_of_candidates(&candidates, w, l, cost.pass, err));
         *out += cost.pass * (double)w->chosen.count + candidates +
                 cost_of_check(w, cost.pass, begin, end);
