@@ -100,6 +100,13 @@ bool nib__json_read_double(nib_json *json, double *out);
 bool nib__json_read_bool(nib_json *json, bool *out);
 char *nib__json_read_string(nib_json *json, nib_arena *arena, size_t *size);
 
+/* Reads the value of the KEY just read. False: json->err says why not. */
+typedef bool (*nib_json_member)(void *ctx);
+/* An object: calls `member` for each KEY of it. */
+bool nib__json_read_object(nib_json *json, nib_json_member member, void *ctx);
+/* An array of objects, of each of them. Adds their number to *count. */
+bool nib__json_read_objects(nib_json *json, nib_json_member member, void *ctx, size_t *count);
+
 /* ---- writer: commas, escapes and indentation; fails as its nib_text does ---- */
 
 typedef struct nib_jsonw {

@@ -333,3 +333,27 @@ char *nib__json_read_string(nib_json *json, nib_arena *arena, size_t *size)
 {
     return nib__json_expect(json, NIB_JSON_STRING) ? nib__json_string(json, arena, size) : NULL;
 }
+
+/* The keys and values of an object that has begun. */
+static bool read_members(nib_json *json, nib_json_member member, void *ctx)
+{
+    bool ok = true;
+    while (ok && nib__json_next(json) == NIB_JSON_KEY)
+        ok = member(ctx);
+    return ok && json->event == NIB_JSON_OBJECT_END;
+}
+
+bool nib__json_read_object(nib_json *json, nib_json_member member, void *ctx)
+{
+    return nib__json_expect(json, NIB_JSON_OBJECT) && read_members(json, member, ctx);
+}
+
+bool nib__json_read_objects(nib_json *json, nib_json_member member, void *ctx, size_t *count)
+{
+    bool ok = nib__json_expect(json, NIB_JSON_ARRAY);
+    while (ok && nib__json_next(json) == NIB_JSON_OBJECT) {
+        ++*count;
+        ok = read_members(json, member, ctx);
+    }
+    return ok && json->event == NIB_JSON_ARRAY_END;
+}

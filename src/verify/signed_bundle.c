@@ -275,14 +275,6 @@ typedef struct reader {
 
 static bool is_known(reader *r, const char *key) { return nib__json_is(&r->json, key); }
 
-static bool read_object(reader *r, bool (*member)(reader *r))
-{
-    bool ok = nib__json_expect(&r->json, NIB_JSON_OBJECT);
-    while (ok && nib__json_next(&r->json) == NIB_JSON_KEY)
-        ok = member(r);
-    return ok && r->json.event == NIB_JSON_OBJECT_END;
-}
-
 static bool read_string(reader *r, const char **to)
 {
     return (*to = nib__json_read_string(&r->json, r->arena, NULL)) != NULL;
@@ -300,53 +292,47 @@ static bool read_bytes(reader *r, const char **to, size_t *to_size)
     return *to != NULL;
 }
 
-static bool read_public_key(reader *r)
+static bool read_public_key(void *ctx)
 {
+    reader *r = ctx;
     return is_known(r, "hint") ? read_string(r, &r->out->hint) : nib__json_skip(&r->json);
 }
 
-static bool read_material(reader *r)
+static bool read_material(void *ctx)
 {
+    reader *r = ctx;
     r->certified =
         r->certified || is_known(r, "certificate") || is_known(r, "x509CertificateChain");
-    return is_known(r, "publicKey") ? read_object(r, read_public_key) : nib__json_skip(&r->json);
+    return is_known(r, "publicKey") ? nib__json_read_object(&r->json, read_public_key, r)
+                                    : nib__json_skip(&r->json);
 }
 
-static bool read_signature(reader *r)
+static bool read_signature(void *ctx)
 {
+    reader *r = ctx;
     return is_known(r, "sig") ? read_bytes(r, &r->out->signature, &r->out->signature_size)
                               : nib__json_skip(&r->json);
 }
 
-static bool read_signatures(reader *r)
+static bool read_envelope(void *ctx)
 {
-    if (!nib__json_expect(&r->json, NIB_JSON_ARRAY))
-        return false;
-    while (nib__json_next(&r->json) == NIB_JSON_OBJECT) {
-        r->signatures++;
-        while (nib__json_next(&r->json) == NIB_JSON_KEY)
-            if (!read_signature(r))
-                return false;
-        if (r->json.event != NIB_JSON_OBJECT_END)
-            return false;
-    }
-    return r->json.event == NIB_JSON_ARRAY_END;
-}
-
-static bool read_envelope(reader *r)
-{
+    reader *r = ctx;
     return is_known(r, "payload")       ? read_bytes(r, &r->out->statement, &r->out->statement_size)
            : is_known(r, "payloadType") ? read_string(r, &r->type)
-           : is_known(r, "signatures")  ? read_signatures(r)
-                                        : nib__json_skip(&r->json);
+           : is_known(r, "signatures")
+               ? nib__json_read_objects(&r->json, read_signature, r, &r->signatures)
+               : nib__json_skip(&r->json);
 }
 
-static bool read_bundle(reader *r)
+static bool read_bundle(void *ctx)
 {
-    return is_known(r, "mediaType")              ? read_string(r, &r->media)
-           : is_known(r, "verificationMaterial") ? read_object(r, read_material)
-           : is_known(r, "dsseEnvelope")         ? read_object(r, read_envelope)
-                                                 : nib__json_skip(&r->json);
+    reader *r = ctx;
+    nib_json *json = &r->json;
+    return is_known(r, "mediaType") ? read_string(r, &r->media)
+           : is_known(r, "verificationMaterial")
+               ? nib__json_read_object(json, read_material, r)
+           : is_known(r, "dsseEnvelope") ? nib__json_read_object(json, read_envelope, r)
+                                         : nib__json_skip(json);
 }
 
 nib_status nib__bundle_read(nib_signed_bundle *out, const char *name, const char *text, size_t size,
@@ -356,7 +342,7 @@ nib_status nib__bundle_read(nib_signed_bundle *out, const char *name, const char
     char shown[NIB_SHOWN];
     *out = (nib_signed_bundle){.hint = ""};
     nib__json_init(&r.json, name, text, size, NULL);
-    if (read_object(&r, read_bundle))
+    if (nib__json_read_object(&r.json, read_bundle, &r))
         nib__json_next(&r.json);
     NIB_TRY(nib__json_status(&r.json, err));
     if (r.media == NULL || strcmp(r.media, media_type) != 0)

@@ -308,21 +308,13 @@ typedef struct reader {
     nib_signed_statement *out;
     nib_digest root;
     const char *type, *predicate, *method, *hash;
+    const char **ignored; /* NULL: none are read yet */
     size_t subjects;
     nib_arena *arena;
     const nib_allocator *allocator;
 } reader;
 
 static bool is_known(reader *r, const char *key) { return nib__json_is(&r->json, key); }
-
-/* Calls `member` for each key of the object that follows. */
-static bool read_object(reader *r, bool (*member)(reader *r))
-{
-    bool ok = nib__json_expect(&r->json, NIB_JSON_OBJECT);
-    while (ok && nib__json_next(&r->json) == NIB_JSON_KEY)
-        ok = member(r);
-    return ok && r->json.event == NIB_JSON_OBJECT_END;
-}
 
 static bool read_digest(reader *r, nib_digest *to)
 {
@@ -339,29 +331,17 @@ static bool read_string(reader *r, const char **to)
     return (*to = nib__json_read_string(&r->json, r->arena, NULL)) != NULL;
 }
 
-static bool read_subject_digest(reader *r)
+static bool read_subject_digest(void *ctx)
 {
+    reader *r = ctx;
     return is_known(r, "sha256") ? read_digest(r, &r->root) : nib__json_skip(&r->json);
 }
 
-static bool read_subject(reader *r)
+static bool read_subject(void *ctx)
 {
-    return is_known(r, "digest") ? read_object(r, read_subject_digest) : nib__json_skip(&r->json);
-}
-
-static bool read_subjects(reader *r)
-{
-    if (!nib__json_expect(&r->json, NIB_JSON_ARRAY))
-        return false;
-    while (nib__json_next(&r->json) == NIB_JSON_OBJECT) {
-        r->subjects++;
-        while (nib__json_next(&r->json) == NIB_JSON_KEY)
-            if (!read_subject(r))
-                return false;
-        if (r->json.event != NIB_JSON_OBJECT_END)
-            return false;
-    }
-    return r->json.event == NIB_JSON_ARRAY_END;
+    reader *r = ctx;
+    return is_known(r, "digest") ? nib__json_read_object(&r->json, read_subject_digest, r)
+                                 : nib__json_skip(&r->json);
 }
 
 /* A path that stays in the directory, as a statement must have it. */
@@ -424,8 +404,12 @@ static bool read_resources(reader *r)
 static bool read_ignored(reader *r)
 {
     enum { IGNORED_MAX = 1000 };
-    const char **items = nib__arena_take(r->arena, IGNORED_MAX, sizeof *items);
+    /* once, however often the member comes */
+    const char **items = r->ignored != NULL
+                             ? r->ignored
+                             : nib__arena_take(r->arena, IGNORED_MAX, sizeof *items);
     size_t count = 0;
+    r->ignored = items;
     if (items == NULL) {
         nib__json_fail_memory(&r->json, IGNORED_MAX * sizeof *items);
         return false;
@@ -441,28 +425,32 @@ static bool read_ignored(reader *r)
     return r->json.event == NIB_JSON_ARRAY_END;
 }
 
-static bool read_serialization(reader *r)
+static bool read_serialization(void *ctx)
 {
+    reader *r = ctx;
     return is_known(r, "method")         ? read_string(r, &r->method)
            : is_known(r, "hash_type")    ? read_string(r, &r->hash)
            : is_known(r, "ignore_paths") ? read_ignored(r)
                                          : nib__json_skip(&r->json);
 }
 
-static bool read_predicate(reader *r)
+static bool read_predicate(void *ctx)
 {
-    return is_known(r, "serialization") ? read_object(r, read_serialization)
+    reader *r = ctx;
+    return is_known(r, "serialization") ? nib__json_read_object(&r->json, read_serialization, r)
            : is_known(r, "resources")   ? read_resources(r)
                                         : nib__json_skip(&r->json);
 }
 
-static bool read_statement(reader *r)
+static bool read_statement(void *ctx)
 {
-    return is_known(r, "_type")           ? read_string(r, &r->type)
-           : is_known(r, "subject")       ? read_subjects(r)
+    reader *r = ctx;
+    nib_json *json = &r->json;
+    return is_known(r, "_type")     ? read_string(r, &r->type)
+           : is_known(r, "subject") ? nib__json_read_objects(json, read_subject, r, &r->subjects)
            : is_known(r, "predicateType") ? read_string(r, &r->predicate)
-           : is_known(r, "predicate")     ? read_object(r, read_predicate)
-                                          : nib__json_skip(&r->json);
+           : is_known(r, "predicate")     ? nib__json_read_object(json, read_predicate, r)
+                                          : nib__json_skip(json);
 }
 
 /* Refuses a member that is missing or has another value. */
@@ -507,7 +495,7 @@ nib_status nib__signed_statement_read(nib_signed_statement *out, const nib_signe
     reader r = {.place = place, .out = out, .arena = arena, .allocator = a};
     *out = (nib_signed_statement){.ignored = {.count = 0}};
     nib__json_init(&r.json, name, text, size, NULL);
-    if (read_object(&r, read_statement))
+    if (nib__json_read_object(&r.json, read_statement, &r))
         nib__json_next(&r.json);
     const nib_status status = nib__json_status(&r.json, err);
     return status == NIB_OK ? check_statement(&r, err) : status;

@@ -105,11 +105,39 @@ static void test_hostile_statements(void **state)
     nib__text_free(&text);
 }
 
+/* A member that comes again and again takes no more memory. */
+static void test_repeated_member(void **state)
+{
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    nib_signed_statement s;
+    nib_arena arena;
+    nib_text text, edited;
+    write_statement(&text, &a);
+    const char *at = strstr(text.at, "\"ignore_paths\"");
+    assert_non_null(at);
+    nib__text_init(&edited, &a);
+    nib__text_put(&edited, text.at, (size_t)(at - text.at));
+    for (int i = 0; i < 1000; i++)
+        nib__text_str(&edited, "\"ignore_paths\": [],");
+    nib__text_str(&edited, at);
+    nib__arena_init(&arena, &a, 1 << 18);
+    assert_int_equal(nib__signed_statement_read(&s, &place, "s", edited.at, edited.size, &arena, &a,
+                                                NULL),
+                     NIB_OK);
+    assert_int_equal(s.ignored.count, 8);
+    nib__digests_free(&s.files, &a);
+    nib__arena_free(&arena);
+    nib__text_free(&edited);
+    nib__text_free(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_read_as_written),
         cmocka_unit_test(test_hostile_statements),
+        cmocka_unit_test(test_repeated_member),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
