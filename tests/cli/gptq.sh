@@ -16,13 +16,7 @@ check 'both times' told 'note: gptq: [0-9.e+]* multiply-adds, predicted to take 
 check 'the bytes do not depend on the time' diff -r want r
 rm -rf r
 
-for layer in 0 2; do
-    check "killed when layer $layer is stored" killed q.codes/layer-0000$layer
-    check 'no output yet' [ ! -e q ]
-    continues "killed when layer $layer is stored"
-    check 'it says how many layers were there' told 'note: gptq: [1-9] of [0-9]* layers have codes of an earlier run in q.codes'
-    check 'it says so at once' grep -q "gptq: [1-9] of [0-9]* layers have codes of an earlier run in q.codes" err
-done
+continues_after gptq codes 0 2
 check 'killed while a layer is written' killed q.codes/layer-00001.part
 continues 'killed while a layer is written'
 
@@ -37,9 +31,7 @@ mv want by_gptq
 options[3]=qronos
 check 'qronos without a kill' nibble quantize m want "${options[@]}" --quiet
 check 'its bytes are others' [ "$(cmp -s want/model.safetensors by_gptq/model.safetensors && echo equal)" = '' ]
-check 'qronos killed when layer 1 is stored' killed q.codes/layer-00001
-continues 'qronos killed when layer 1 is stored'
-check 'it says how many layers were there' told 'note: qronos: [1-9] of [0-9]* layers have codes of an earlier run in q.codes'
+continues_after qronos codes 1
 check 'qronos killed before gptq' killed q.codes/layer-00000
 options[3]=gptq
 nibble quantize m q "${options[@]}" >out 2>err

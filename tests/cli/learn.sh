@@ -29,7 +29,11 @@ assert {n for n in a if a[n] != b[n]} == {n for n in a if n.endswith("_weight_sc
 rm -r q
 check "made again from the receipt" nibble verify want --from m
 
-# killed before the first step, then each time when five more are stored, then with the result: it goes on there
+# on a short text: killed before the first step, then each time when five more are stored, then with the result: it goes on there
+head -c 500 text.txt >short.txt
+options[5]=short.txt
+rm -r want
+check 'without a kill' nibble quantize m want "${options[@]}" --quiet
 steps=q.codes/layer-00007
 replaced() { [ -e $steps ] && [ ! $steps -ef before ]; }
 went_on() { check "it goes on after the steps that are stored" grep -q "learn: 6 of 6 layers have codes of an earlier run in q.codes; its steps go on after $1 of 50" "$seen.killed"; }
@@ -65,4 +69,4 @@ check 'codes of mxfp4 are those of qronos' cmp q/model.safetensors q2/model.safe
 refused 2 '*the method learn needs a text*' quantize m r --recipe int4wo-sym --method learn
 refused 3 '*learn moves *8-bit floats*use qronos or gptq' quantize m r --recipe fp8wo --method learn --calibrate text.txt
 check 'no codes of what is refused' [ ! -e r.codes ]
-rm -rf m want q q2 before out out2 err text.txt
+rm -rf m want q q2 before out out2 err text.txt short.txt

@@ -9,13 +9,7 @@ cp -r "$MODEL" m
 check 'without a kill' nibble quantize m want "${options[@]}" --quiet
 equal 'the scales are removed with the last byte written' 'm other.txt text.txt want' "$(ls | tr '\n' ' ' | sed 's/ $//')"
 
-for layer in 0 2; do
-    check "killed when layer $layer is stored" killed q.codes/layer-0000$layer
-    check 'no output yet' [ ! -e q ]
-    continues "killed when layer $layer is stored"
-    check 'it says how many layers were there' told 'note: awq: [1-5] of 5 layers have scales of an earlier run in q.codes'
-    check 'it says so at once' grep -q 'awq: [1-5] of 5 layers have scales of an earlier run in q.codes' err
-done
+continues_after awq scales 0 2
 
 # a damaged layer is scaled again
 check 'killed for damage' killed q.codes/layer-00001
@@ -34,9 +28,7 @@ options=(--recipe int8dq-static --method smooth --calibrate text.txt)
 nibble quantize m q "${options[@]}" >out 2>err
 check 'another method is another recipe' told 'note: smooth: q.codes held scales of a run with another recipe, '
 mv q want
-check 'smooth killed' killed q.codes/layer-00001
-continues 'smooth killed'
-check 'smooth says how many layers were there' told 'note: smooth: [1-5] of 5 layers have scales of an earlier run in q.codes'
+continues_after smooth scales 1
 
 # killed at other moments, too: each time it comes further, and nothing is torn
 for delay in 0.3 0.5 0.7 1 1.5; do
