@@ -418,7 +418,8 @@ NIB_CHECKED nib_status nib_tune_clear(nib_engine *engine, bool *found, nib_err *
 typedef struct nib_advise_methods {
     size_t size;
     nib_strings methods;   /* required: of nib_quantize_options.method, all but "rtn" */
-    const char *calibrate; /* text file for the methods; NULL: none */
+    const char *calibrate; /* text file for the methods, and for recipes with static activation
+                              scales or methods of their own; NULL: none */
     const char *imatrix;   /* as in nib_quantize_options; for those that take one; NULL: none */
     const char *scratch;   /* directory with room for one quantized model; NULL: the current one */
     uint64_t reserved[4];
@@ -449,7 +450,7 @@ typedef struct nib_advise_options {
  * measures their losses. Logs each setting of the plans once. Writes the frontier of loss, speed
  * and memory, the recommended recipe, its command, and a training config that makes up for
  * rounding; JSON includes the settings. A method that cannot be applied to a recipe has a row with
- * the reason. The report is written even if no recipe can be recommended: NIB_NO_MEMORY: nothing
+ * the reason, and so has a recipe that needs a text that is not given. The report is written even if no recipe can be recommended: NIB_NO_MEMORY: nothing
  * fits, and by how much; NIB_NOT_AS_ASKED: the device runs nothing as asked. NIB_USAGE: an unknown
  * device, recipe or method; NIB_UNSUPPORTED: the model is already quantized; NIB_IO: the scratch
  * directory cannot be written, or has too little room, and how much is needed. */

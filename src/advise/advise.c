@@ -59,8 +59,7 @@ static nib_status find_needs(nib_advice *v, nib_advised *c, nib_err *err)
         nib__recipe_resolve(&choice, recipe, &layers[i]);
         if (!choice.keep && nib__scheme_is_quantized(&choice.scheme))
             c->needs_text |= choice.scheme.act == NIB_ACT_I8_STATIC ||
-                             nib__ptq_needs_text(choice.method) ||
-                             choice.method == NIB_PTQ_ROTATE;
+                             nib__ptq_needs_text(choice.method) || choice.method == NIB_PTQ_ROTATE;
     }
     nib__recipe_free(recipe);
     return NIB_OK;

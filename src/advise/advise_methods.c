@@ -100,8 +100,7 @@ void nib__methods_inputs(const nib_methods *m, const nib_advised *c, const char 
     if (c->method != NULL)
         (void)nib__ptq_parse(&method, c->method);
     *imatrix = takes_imatrix(method) ? m->asked.imatrix : NULL;
-    *calibrate =
-        c->needs_text || takes_text(method, *imatrix != NULL) ? m->asked.calibrate : NULL;
+    *calibrate = c->needs_text || takes_text(method, *imatrix != NULL) ? m->asked.calibrate : NULL;
 }
 
 /* ---- the rows ---- */
@@ -384,8 +383,7 @@ static nib_status tell_time(const nib_advice *v, nib_err *err)
     nib__text_str(&line, ", and all measurements");
     if (!line.failed && call->log != NULL)
         call->log(call->ctx, line.at);
-    const nib_status status =
-        line.failed ? nib__fail_memory(err, line.size, "a line") : NIB_OK;
+    const nib_status status = line.failed ? nib__fail_memory(err, line.size, "a line") : NIB_OK;
     nib__text_free(&line);
     return status;
 }
@@ -416,8 +414,7 @@ nib_status nib__methods_prepare(nib_advice *v, nib_err *err)
  * codes. */
 static bool copy_problem(nib_advised *c, const nib_advised *rounding)
 {
-    if (c->inapplicable || c->method == NULL ||
-        (rounding->over == 0 && rounding->problem == NULL))
+    if (c->inapplicable || c->method == NULL || (rounding->over == 0 && rounding->problem == NULL))
         return c->inapplicable;
     c->weight_bytes = rounding->weight_bytes;
     c->bytes = rounding->bytes;

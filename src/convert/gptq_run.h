@@ -93,7 +93,7 @@ typedef struct nib_gptq_saved {
     size_t parts, layers; /* of the store; of these the layers that a note counts */
     bool (*is_saved)(const nib_gptq_run *run, size_t site); /* its recipe is part of the key */
     const char *noun, *done;                                /* "codes", "coded": for notes */
-    void (*more)(nib_text *out, const nib_gptq_run *run); /* adds to that note; NULL: nothing */
+    void (*more)(nib_text *out, const nib_gptq_run *run);   /* adds to that note; NULL: nothing */
     const char *key; /* more lines "name: value" of the key; NULL: none */
 } nib_gptq_saved;
 /* Opens run->store beside run->job->out, and writes what it holds into run->job->resumed. */

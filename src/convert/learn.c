@@ -446,14 +446,13 @@ static nib_gptq_codes state_of(const learning *l, size_t site)
 {
     const nib_scales *t = &l->weights[site].scales;
     const uint64_t bytes = (uint64_t)t->n * (uint64_t)t->q.groups * sizeof(float);
-    return (nib_gptq_codes){.site = site,
-                            .n = t->n,
-                            .scale_bytes = bytes,
-                            .zero_bytes = t->zero != NULL ? bytes : 0,
-                            .codes = {.scales = t->scale,
-                                      .zeros = t->zero,
-                                      .objective = {l->before, 0}},
-                            .candidate = l->steps};
+    return (nib_gptq_codes){
+        .site = site,
+        .n = t->n,
+        .scale_bytes = bytes,
+        .zero_bytes = t->zero != NULL ? bytes : 0,
+        .codes = {.scales = t->scale, .zeros = t->zero, .objective = {l->before, 0}},
+        .candidate = l->steps};
 }
 
 static nib_status store_steps(const learning *l, nib_err *err)
@@ -480,9 +479,9 @@ static nib_status load_steps(learning *l, nib_err *err)
         nib_gptq_codes c;
         if (!l->weights[i].moves)
             continue;
-        if (!nib__gptq_store_next(g->store, part, &offset, &c) || c.site != i ||
-            c.n != wanted.n || c.scale_bytes != wanted.scale_bytes ||
-            c.zero_bytes != wanted.zero_bytes || c.candidate != l->steps)
+        if (!nib__gptq_store_next(g->store, part, &offset, &c) || c.site != i || c.n != wanted.n ||
+            c.scale_bytes != wanted.scale_bytes || c.zero_bytes != wanted.zero_bytes ||
+            c.candidate != l->steps)
             return nib__gptq_fail_part(g, part, err);
         nib__scales_set(&l->weights[i].scales, c.codes.scales, c.codes.zeros);
         l->before = c.codes.objective[0];

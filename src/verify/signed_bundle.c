@@ -328,11 +328,10 @@ static bool read_bundle(void *ctx)
 {
     reader *r = ctx;
     nib_json *json = &r->json;
-    return is_known(r, "mediaType") ? read_string(r, &r->media)
-           : is_known(r, "verificationMaterial")
-               ? nib__json_read_object(json, read_material, r)
-           : is_known(r, "dsseEnvelope") ? nib__json_read_object(json, read_envelope, r)
-                                         : nib__json_skip(json);
+    return is_known(r, "mediaType")              ? read_string(r, &r->media)
+           : is_known(r, "verificationMaterial") ? nib__json_read_object(json, read_material, r)
+           : is_known(r, "dsseEnvelope")         ? nib__json_read_object(json, read_envelope, r)
+                                                 : nib__json_skip(json);
 }
 
 nib_status nib__bundle_read(nib_signed_bundle *out, const char *name, const char *text, size_t size,

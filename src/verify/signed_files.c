@@ -405,9 +405,8 @@ static bool read_ignored(reader *r)
 {
     enum { IGNORED_MAX = 1000 };
     /* once, however often the member comes */
-    const char **items = r->ignored != NULL
-                             ? r->ignored
-                             : nib__arena_take(r->arena, IGNORED_MAX, sizeof *items);
+    const char **items =
+        r->ignored != NULL ? r->ignored : nib__arena_take(r->arena, IGNORED_MAX, sizeof *items);
     size_t count = 0;
     r->ignored = items;
     if (items == NULL) {

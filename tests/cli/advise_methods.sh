@@ -19,6 +19,7 @@ members 'advise --method --json' schema=1 'methods[]=str' calibrate=str imatrix=
 check 'the scratch directory is empty' rmdir s
 mkdir s
 check 'said before it starts: the place and its size' grep -q '^quantized models are written to s/nibble-advise.part, one at a time, at most [0-9.]* MB' log.txt
+check 'said before it starts: the predicted time' grep -q '^3 rows by gptq, awq: predicted to take about [0-9]* s in all; without a prediction: 3 rows by search, hqq, and all measurements$' log.txt
 check 'the picture is XML' python3 -c 'import xml.dom.minidom as m; m.parse("f.svg")'
 cat >rows.py <<'END'
 import json
@@ -29,6 +30,7 @@ for name in ("int4wo-sym by search", "int4wo-sym by gptq", "int4wo-sym by awq"):
     r, plain = rows[name], rows["int4wo-sym"]
     assert r["loss"] < plain["loss"] and r["bytes"] == plain["bytes"] and r["quantize_seconds"] > 0, r
     assert r["predicted_decode_tokens_per_s"] == plain["predicted_decode_tokens_per_s"], r
+    assert (r["predicted_quantize_seconds"] is None) == (r["method"] == "search"), r
     assert r["disk_bytes"] > r["weight_bytes"] / 2 and r["notes"], r
     print(r["recipe"], r["method"], "%.6f" % r["loss"])
 for name in ("int4wo-sym by hqq", "int8wo by hqq"):
@@ -89,7 +91,7 @@ for method in '' smooth; do
     nibble quantize "$MODEL" q --recipe int8dq-static ${method:+--method $method} --calibrate other.txt --quiet >"$seen.out" 2>&1
     equal "the loss of int8dq-static${method:+ by $method} is that of what quantize writes" \
         "$(nibble eval q --text text.txt --json --quiet | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p' | xargs printf '%.6f')" \
-        "$(sed -n "s/^int8dq-static${method:+ by $method} //p" rows.txt)"
+        "$(sed -n "s/^int8dq-static${method:+ by $method} \([0-9.]*\)\$/\1/p" rows.txt)"
     rm -r q
 done
 check 'what hqq cannot do has its own reason' grep -q '^int8dq-static by hqq: .* the method hqq moves float zeros' rows.txt

@@ -172,8 +172,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (size_t i = 0; i < COUNT(places); i++)
         check_statement(text, size, &places[i], &arena, &a);
-    const nib_signed_bundle any = {
-        .statement = text, .statement_size = size, .signature = "any", .signature_size = 3, .hint = ""};
+    const nib_signed_bundle any = {.statement = text,
+                                   .statement_size = size,
+                                   .signature = "any",
+                                   .signature_size = 3,
+                                   .hint = ""};
     check_written(&any, &arena, &a);
     nib__arena_free(&arena);
     return 0;

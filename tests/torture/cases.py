@@ -308,6 +308,8 @@ def cases(fixture):
              continues=True),
         Case("train", "train", "../in/train.json", "--export", "out.export", *one),
         Case("advise", "advise", m, "8da4w", "--dry-run", "--device", "h200", "--svg", "out.svg", *one),
+        Case("advise-methods", "advise", m, "int4wo-sym", "--text", "../in/text.txt", "--method", "search,gptq", "--calibrate", "../in/text.txt",
+             "--device", "h200", "--scratch", ".", *one, free=("nibble-advise.part", "nibble-advise.verify.codes"), reports="int4wo-sym"),
         Case("plot", "plot", "../in/metrics.jsonl", "-o", "out.svg"),
         Case("tune", "tune", m, *one, every=20, own_cache=True, free=("cache",), measured=True),
         Case("devices", "devices", "--json", "-t", "1", measured=True, free=("cache",)),

@@ -654,6 +654,41 @@ static void test_no_memory(void **state)
     assert_int_equal(f.live, 0);
 }
 
+/* Wherever memory ends while rows are made, nothing is leaked or left on the disk. */
+static void test_no_memory_in_a_method(void **state)
+{
+    static const char *const recipes[] = {"int4wo-sym"}, *const names[] = {"search"};
+    failing f = {.left = -1};
+    const nib_allocator a = failing_allocator(&f);
+    planned p = open_model("models/nibble-tales", &a);
+    const place at = make_place(&p);
+    const nib_advise_methods methods = {
+        .methods = {names, 1}, .calibrate = at.text, .scratch = at.scratch};
+    const nib_advise_options o = {
+        .request = &elsewhere, .recipes = {recipes, 1}, .text_path = at.text, .methods = &methods};
+    nib_err err;
+    (void)state;
+    if (advise(&p, &o, NIB_FORM_TEXT, &err) != NIB_OK) /* reads the tokenizer and machines, once */
+        fail_msg("%s", err.text);
+    const int live = f.live;
+    int failures = 0;
+    for (int n = 0;; n += 1 + n / 2, failures++) {
+        f.left = n;
+        const nib_status status = advise(&p, &o, NIB_FORM_TEXT, &err);
+        assert_int_equal(f.live, live);
+        assert_true(nib__directory_is_empty(at.scratch));
+        if (status == NIB_OK)
+            break;
+        if (status != NIB_NO_MEMORY)
+            fail_msg("allocation %d: %s", n, err.text);
+    }
+    assert_true(failures > 10);
+    f.left = -1;
+    close_model(&p);
+    remove_place(&at);
+    assert_int_equal(f.live, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -675,6 +710,7 @@ int main(void)
         cmocka_unit_test(test_refuses_bad_methods),
         cmocka_unit_test(test_cancelled_in_a_method),
         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory_in_a_method),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -360,7 +360,8 @@ static nib_pool *factor_pool;
 static int make_factor(void **state)
 {
     static double h[K * K];
-    const nib_allocator a = nib__allocator_default();
+    static nib_allocator a; /* which the arena keeps */
+    a = nib__allocator_default();
     (void)make_values(state);
     memcpy(h, want, sizeof want);
     nib__arena_init(&factor_memory, &a, 0);

@@ -122,9 +122,9 @@ static void test_repeated_member(void **state)
         nib__text_str(&edited, "\"ignore_paths\": [],");
     nib__text_str(&edited, at);
     nib__arena_init(&arena, &a, 1 << 18);
-    assert_int_equal(nib__signed_statement_read(&s, &place, "s", edited.at, edited.size, &arena, &a,
-                                                NULL),
-                     NIB_OK);
+    assert_int_equal(
+        nib__signed_statement_read(&s, &place, "s", edited.at, edited.size, &arena, &a, NULL),
+        NIB_OK);
     assert_int_equal(s.ignored.count, 8);
     nib__digests_free(&s.files, &a);
     nib__arena_free(&arena);
