@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows with a method, or whose codes need a text: each is quantized beside a name in the scratch directory, measured like the
- * others, and removed. One process holds the lock of a name, and removes what a killed one left
- * there.
+ * Rows with a method, or whose codes need a text: each is quantized beside a name in the scratch
+ * directory, measured like the others, and removed. One process holds the lock of a name, and
+ * removes what a killed one left there.
  */
 #include "advise.h"
 #include "convert.h"
@@ -345,7 +345,8 @@ static void tell_place(const nib_advice *v)
         call->log(call->ctx, line);
 }
 
-/* Adds how many rows are quantized, with or without a prediction, and how. Returns their seconds. */
+/* Adds how many rows are quantized, with or without a prediction, and by what. Returns their
+ * seconds. */
 static double put_rows(const nib_advice *v, bool is_predicted, nib_text *out)
 {
     size_t by[NIB_PTQ_COUNT] = {0}, count = 0;

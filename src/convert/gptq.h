@@ -39,8 +39,8 @@ typedef struct nib_gptq {
  * empty. NIB_EXISTS: as nib__gptq_store_open. */
 nib_status nib__gptq(nib_gptq *job, nib_model *model, nib_err *err);
 
-/* Sets only job->multiply_adds and predicted_s, as nib__gptq will on the text if no codes are stored;
- * its errors are among those. */
+/* Sets only job->multiply_adds and predicted_s, as nib__gptq will on the text if no codes are
+ * stored; its errors are among those. */
 nib_status nib__gptq_forecast(nib_gptq *job, nib_model *model, nib_err *err);
 
 /* The most bytes that its codes take on the disk until OUT is complete. layers: [site_count] */

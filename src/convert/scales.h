@@ -46,8 +46,8 @@ nib_status nib__scales_check(const nib_quantize_layer *layers, size_t count, con
 /* NIB_UNSUPPORTED: the model has layers that read another layer's keys, or is a GGUF.
  * NIB_BAD_INPUT: as nib__text_parts. */
 nib_status nib__scales(nib_scaling *job, nib_model *model, nib_err *err);
-/* Sets only job->multiply_adds and predicted_s, as nib__scales will on the text; its errors are among
- * those. The layers need no importance. */
+/* Sets only job->multiply_adds and predicted_s, as nib__scales will on the text; its errors are
+ * among those. The layers need no importance. */
 nib_status nib__scales_forecast(nib_scaling *job, nib_model *model, nib_err *err);
 /* When the output is complete: notes the times, which are not about it, if nib__scales ran. */
 void nib__scales_note(const nib_scaling *job);
