@@ -452,8 +452,9 @@ typedef struct nib_advise_options {
  * rounding; JSON includes the settings. A method that cannot be applied to a recipe has a row with
  * the reason, and so has a recipe that needs a text that is not given. The report is written even
  * if no recipe can be recommended: NIB_NO_MEMORY: nothing fits, and by how much; NIB_NOT_AS_ASKED:
- * the device runs nothing as asked. NIB_USAGE: an unknown device, recipe or method; NIB_UNSUPPORTED: the model is already quantized; NIB_IO: the scratch
- * directory cannot be written, or has too little room, and how much is needed. */
+ * the device runs nothing as asked. NIB_USAGE: an unknown device, recipe or method;
+ * NIB_UNSUPPORTED: the model is already quantized; NIB_IO: the scratch directory cannot be written,
+ * or has too little room, and how much is needed. */
 NIB_CHECKED nib_status nib_advise(nib_model *model, const nib_advise_options *options,
                                   nib_form form, const nib_sink *sink, nib_err *err);
 

@@ -19,7 +19,7 @@ members 'advise --method --json' schema=1 'methods[]=str' calibrate=str imatrix=
 check 'the scratch directory is empty' rmdir s
 mkdir s
 check 'said before it starts: the place and its size' grep -q '^quantized models are written to s/nibble-advise.part, one at a time, at most [0-9.]* MB' log.txt
-check 'said before it starts: the predicted time' grep -q '^3 rows by gptq, awq: predicted to take about [0-9]* s in all; without a prediction: 3 rows by search, hqq, and all measurements$' log.txt
+check 'said before it starts: the predicted time' grep -q '^4 rows by gptq, awq: predicted to take about [0-9]* s in all; without a prediction: 2 rows by search, and all measurements$' log.txt
 check 'the picture is XML' python3 -c 'import xml.dom.minidom as m; m.parse("f.svg")'
 cat >rows.py <<'END'
 import json
