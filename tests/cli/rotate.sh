@@ -62,17 +62,7 @@ check 'the config says so' grep -q '"tie_word_embeddings": false' tied/config.js
 check 'a tied one is whole' nibble verify tied
 
 # random models with tied output layers, biases and experts: the check finds what an evaluation of the output does
-letters_of text.txt >letters.txt
-tail -c "$(($(wc -c <letters.txt) / 4))" letters.txt >end.txt
-for family in llama3 llama_bias qwen3_moe granitemoe; do
-    cp -r "$tiny/$family" f && letters_tokenizer >f/tokenizer.json
-    nibble quantize f q8 --recipe 8da4w-g32+embed --method rotate --calibrate letters.txt >out
-    checked=$(checked_kl)
-    kl=$(nibble eval q8 --against f --text end.txt --quiet | sed -n 's/^KL  *\([0-9.]*\) nats per token$/\1/p')
-    check "$family: KL $kl, and $checked by the check" near_checked "$kl" "$checked"
-    check "$family: verify makes it again" nibble verify q8 --from f
-    rm -r f q8
-done
+agrees_with_eval rotate llama3 llama_bias qwen3_moe granitemoe
 
 # what cannot rotate is said
 nibble quantize "$tiny/gemma2" g --recipe int4wo --method rotate --dry-run >out
