@@ -477,8 +477,9 @@ static void note_orders(const nib_gptq_run *g)
             g->job->orders[nib__gptq_order(g, i).kind]++;
     for (int i = 0; i < NIB_INPUTS_ORDERS; i++)
         if (g->job->orders[i] != 0)
-            nib__ledger_add_note(g->job->ledger, "method", "%s: inputs of %zu layers are coded %s",
-                                 g->job->name, g->job->orders[i], words[i]);
+            nib__ledger_add_note(g->job->ledger, "method", "%s: inputs of %zu layer%s are coded %s",
+                                 g->job->name, g->job->orders[i], g->job->orders[i] == 1 ? "" : "s",
+                                 words[i]);
 }
 
 /* ---- opening ---- */

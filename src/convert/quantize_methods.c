@@ -77,10 +77,10 @@ static void note_unseen(work *w, const char *source)
         }
     if (unseen > 0)
         nib__ledger_add_note(&w->ledger, "method",
-                             "search: %s has no inputs of %zu layers, so all their inputs count "
+                             "search: %s has no inputs of %zu layer%s, so all inputs there count "
                              "the same: %s%s",
-                             source, unseen, nib__escape_string(a, first->name),
-                             unseen > 1 ? ", ..." : "");
+                             source, unseen, unseen == 1 ? "" : "s",
+                             nib__escape_string(a, first->name), unseen > 1 ? ", ..." : "");
 }
 
 /* Takes what the layers need from the calibration. */
@@ -235,10 +235,10 @@ static nib_status run_gptq(work *w, const char *text, nib_err *err)
     }
     if (unseen > 0)
         nib__ledger_add_note(&w->ledger, "method",
-                             "%s: %zu layers have no inputs on the text, so only their scales "
-                             "are searched: %s%s",
-                             w->gptq.name, unseen, nib__escape_string(a, first->name),
-                             unseen > 1 ? ", ..." : "");
+                             "%s: the text has no inputs of %zu layer%s, so only scales are "
+                             "searched there: %s%s",
+                             w->gptq.name, unseen, unseen == 1 ? "" : "s",
+                             nib__escape_string(a, first->name), unseen > 1 ? ", ..." : "");
     return NIB_OK;
 }
 
@@ -484,8 +484,9 @@ static nib_status run_on_text(work *w, nib_err *err)
         NIB_TRY(finish_rotate(w, err));
     if (scaled > 0)
         NIB_TRY(run_scales(w, err));
-    NIB_TRY(check_searches(w, err));
-    return coded > 0 ? run_gptq(w, text, err) : NIB_OK;
+    if (coded > 0)
+        NIB_TRY(run_gptq(w, text, err));
+    return check_searches(w, err); /* also the layers that gptq leaves to search */
 }
 
 nib_status nib__methods_run(work *w, nib_err *err)

@@ -138,8 +138,8 @@ static nib_status note_unscaled(const nib_scales_run *w, const char *const *why,
                 nib__text_format(&names, "%s%s", count++ == 0 ? "" : ", ", w->job->layers[j].name);
         if (!names.failed)
             nib__ledger_add_note(w->job->ledger, "method",
-                                 "%s: the inputs of %zu layers have no scales, as %s: %s",
-                                 w->g.job->name, count, why[i], names.at);
+                                 "%s: the inputs of %zu layer%s have no scales, as %s: %s",
+                                 w->g.job->name, count, count == 1 ? "" : "s", why[i], names.at);
         const bool failed = names.failed;
         nib__text_free(&names);
         if (failed)

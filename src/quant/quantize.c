@@ -105,8 +105,8 @@ static void note_methods(nib_ledger *ledger)
         if (count > 0)
             nib__ledger_add_note(
                 ledger, "method",
-                "%s: %zu layers; their %s is %.1f %% below that of rounding%s, on average", method,
-                count,
+                "%s: %zu layer%s, whose %s is %.1f %% below that of rounding%s, on average", method,
+                count, count == 1 ? "" : "s",
                 m == NIB_PTQ_HQQ                     ? "error to the power 11/16"
                 : nib__ptq_scales((nib_ptq_method)m) ? "error of the layer's output"
                                                      : "weighted squared error",

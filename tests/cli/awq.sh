@@ -13,8 +13,8 @@ check 'its tokens' told "note: awq: 448 of the text's 448 tokens, in windows of 
 check 'the parts of the text' told "note: awq: scales are made of the text's first 224 tokens, chosen by the next 112, and checked by the last 112"
 check 'the whole model is checked' told "note: awq: KL divergence from the stored weights on the text's last 112 tokens [0-9.e-]* nats, of rounding [0-9.e-]*"
 check 'most inputs have scales' told 'note: awq: 1[0-9] inputs have scales, folded into what makes them; without scales [0-9]* lose least of their layer.s output by searched codes, and [0-9]* by rounding'
-check 'the output layer has none, by name' told 'note: awq: the inputs of 1 layers have no scales, as they are outside of the decoder layers: lm_head'
-gained=$(tr -s ' \n' ' ' <out | sed -n "s/.*note: awq: [0-9]* layers; their error of the layer's output is \([0-9]*\)\.[0-9] % below that of rounding, on average.*/\1/p")
+check 'the output layer has none, by name' told 'note: awq: the inputs of 1 layer have no scales, as they are outside of the decoder layers: lm_head'
+gained=$(tr -s ' \n' ' ' <out | sed -n "s/.*note: awq: [0-9]* layers, whose error of the layer's output is \([0-9]*\)\.[0-9] % below that of rounding, on average.*/\1/p")
 check "outputs of layers lose a sixth less: $gained %" [ "${gained:-0}" -ge 16 ]
 nibble quantize m q2 "${options[@]}" --threads 2 --quiet >out
 check 'threads change no byte' diff -r q q2

@@ -29,7 +29,7 @@ check 'a dry run with --calibrate' nibble quantize m q --recipe int8dq-static --
 nibble quantize m q --recipe int4wo-sym --method search --calibrate text.txt --json --threads 1 >q.json
 equal 'layers by search' 36 "$(grep -o '"method": *"search"' q.json | wc -l)"
 equal 'their errors, of rounding and of search' 72 "$(grep -o -E '"weighted_error(_of_rounding)?": *[0-9]' q.json | wc -l)"
-check 'search says how much better it is' grep -q 'search: 36 layers; their weighted squared error is [0-9.]* % below that of rounding' q.json
+check 'search says how much better it is' grep -q 'search: 36 layers, whose weighted squared error is [0-9.]* % below that of rounding' q.json
 nibble quantize m q2 --recipe int4wo-sym --method search --calibrate text.txt --quiet --threads 2
 check 'threads change no byte' cmp q/model.safetensors q2/model.safetensors
 check 'verify codes of search' nibble verify q
@@ -50,7 +50,7 @@ check 'loading by search gives the same text as quantizing' cmp a b
 rm -rf q out a b
 # hqq: float zeros without data; a rule may have it; the same text when it is done at loading
 nibble quantize m q --recipe int4wo --method hqq --threads 1 --json >q.json
-check 'hqq says how much less it loses' grep -q 'hqq: 36 layers; their error to the power 11/16 is [0-9.]* % below that of rounding, on average' q.json
+check 'hqq says how much less it loses' grep -q 'hqq: 36 layers, whose error to the power 11/16 is [0-9.]* % below that of rounding, on average' q.json
 equal 'layers by hqq' 36 "$(grep -o '"method": *"hqq"' q.json | wc -l)"
 nibble quantize m q2 --recipe int4wo --method hqq --quiet --threads 2
 check 'threads change no byte of hqq' cmp q/model.safetensors q2/model.safetensors
@@ -65,14 +65,14 @@ nibble plan m --recipe hqq.json >out
 check 'a plan names the method' grep -q 'q_proj .* by hqq$' out
 echo '{"rules": [{"match": "*.mlp.*", "scheme": "int4wo", "method": "hqq"}, {"match": "*.o_proj", "scheme": "8da4w", "method": "search"}], "else": "8da4w"}' >rules.json
 nibble quantize m q --recipe rules.json --force >out
-check 'a rule by hqq has its own note' grep -q '^note: hqq: 15 layers; ' out
-check 'and one by search has its own' grep -q '^note: search: 5 layers; their weighted squared error' out
+check 'a rule by hqq has its own note' grep -q '^note: hqq: 15 layers, ' out
+check 'and one by search has its own' grep -q '^note: search: 5 layers, whose weighted squared error' out
 rm -rf q out a b hqq.json
 refused 3 '*the method hqq moves float zeros, and 8da4w-g32 has none of its own; use search, or a scheme like int4wo' quantize m q --recipe 8da4w --method hqq
 # gptq: layer by layer; the same bytes for any number of threads; less is lost than by search
 nibble quantize m q --recipe int4wo-sym --method gptq --calibrate text.txt --threads 1 >out
 check 'gptq says which tokens it uses' grep -q "^note: gptq: [0-9]* of the text's [0-9]* tokens, in windows of 512" out
-gained=$(sed -n 's/^note: gptq: 36 layers; their weighted squared error is \([0-9]*\)\.[0-9] % below that of rounding, on average/\1/p' out)
+gained=$(sed -n 's/^note: gptq: 36 layers, whose weighted squared error is \([0-9]*\)\.[0-9] % below that of rounding, on average/\1/p' out)
 check "gptq loses a third less than rounding: $gained %" [ "${gained:-0}" -ge 33 ]
 nibble quantize m q2 --recipe int4wo-sym --method gptq --calibrate text.txt --quiet --threads 2
 check 'too few tokens are said' grep -q '^note: gptq: [0-9]* inputs saw fewer tokens than they have columns' out

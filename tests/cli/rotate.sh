@@ -12,7 +12,7 @@ nibble quantize m q --recipe int4wo-sym --method rotate --calibrate text.txt --t
 check 'the stream' told 'note: rotate: the residual stream is rotated by a Hadamard matrix with random signs of 224, seed 0, merged into 37 layers; 11 norms become 1, and their weights part of the layers after them'
 check 'the values' told 'note: rotate: the values of attention are rotated in 5 layers, each head by a Hadamard matrix with random signs of 16'
 check 'the function' told 'note: rotate: with rotated weights in f32, the logits of 64 tokens differ by [0-9.]*e-0[67] of their range from those of the stored weights; f32 arithmetic explains up to'
-check 'the codes' told 'note: rotate: 36 layers; their weighted squared error is [12][0-9]*.[0-9] % below that of rounding rotated weights, on average'
+check 'the codes' told 'note: rotate: 36 layers, whose weighted squared error is [12][0-9]*.[0-9] % below that of rounding rotated weights, on average'
 nibble quantize m q2 --recipe int4wo-sym --method rotate --calibrate text.txt --threads 2 --quiet >out
 check 'threads change no byte' diff -r q q2
 check 'the whole model is checked' told "note: rotate: KL divergence from the stored weights on the text's last 112 tokens [0-9.e-]* nats, of rounding [0-9.e-]*"

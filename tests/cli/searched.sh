@@ -46,6 +46,19 @@ sed -i 's/^\( *"checked": \)[0-9]*/\19000/' kept/nibble.json
 refused 3 'the calibration text has * tokens, and 9000 of them are to check the whole model' verify kept --from m
 rm -r kept r
 
+# the embedding, of whose inputs gptq has no moments, is searched and compared after it
+nibble quantize m q --recipe int4wo-sym+embed --method gptq --calibrate text.txt >out
+check 'gptq leaves the embedding to search' told 'note: gptq: the text has no inputs of 1 layer, so only scales are searched there: model.embed_tokens'
+check 'which is compared' told "note: search: $compared"
+check 'its receipt names the tokens that checked' grep -q '"checked": 112,$' q/nibble.json
+check 'verify makes it again' nibble verify q --from m
+echo 'the king said' >few.txt
+nibble quantize m kept --recipe mxfp4+embed --method gptq --calibrate few.txt >out
+check 'rounding is kept in the embedding' told 'note: search: KL divergence from the stored weights on the text.s last token [0-9.e-]* nats, of rounding [0-9.e-]*: worse, so all its layers are rounded to nearest instead'
+check 'and only there' [ "$(grep -c ' by search' out) $(grep -c ' by gptq' out)" = '0 8' ]
+check 'verify makes that again' nibble verify kept --from m
+rm -r q kept
+
 # every kind of codes, and a text that is too short for nothing
 for recipe in int8dq-static fp8wo mxfp4 nvfp4dq int2wo 8da4w+embed+head; do
     nibble quantize m q --recipe $recipe --method search --calibrate text.txt --format nibble >out

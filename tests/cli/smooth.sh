@@ -9,12 +9,12 @@ options=(--recipe int8dq-static --method smooth --calibrate text.txt)
 nibble quantize m q "${options[@]}" --threads 1 >out 2>err
 check 'the prediction' grep -q '^smooth: [0-9.e+]* multiply-adds, about [0-9]* s at 60 % of this machine.s [0-9.e+]* per second$' err
 check 'inputs have scales' told 'note: smooth: [1-9][0-9]* inputs have scales, folded into what makes them; without scales [0-9]* lose least of their layer.s output by searched codes, and [0-9]* by rounding'
-check 'the output layer has none, by name' told 'note: smooth: the inputs of 1 layers have no scales, as they are outside of the decoder layers: lm_head'
+check 'the output layer has none, by name' told 'note: smooth: the inputs of 1 layer have no scales, as they are outside of the decoder layers: lm_head'
 check 'static scales fit the text' told 'note: smooth: the activation scales of [1-9][0-9]* layers fit this text, and larger inputs of another are clipped; measure the result on another text with nibble eval --against'
 check 'the parts of the text' told "note: smooth: scales are made of the text's first 224 tokens, chosen by the next 112, and checked by the last 112"
 check 'the whole model is checked' told "note: smooth: KL divergence from the stored weights on the text's last 112 tokens [0-9.e-]* nats, of rounding [0-9.e-]*"
 check 'the receipt names the tokens held out' grep -q '"held_out": 112,$' q/nibble.json
-gained=$(tr -s ' \n' ' ' <out | sed -n "s/.*note: smooth: [0-9]* layers; their error of the layer's output is \([0-9]*\)\.[0-9] % below that of rounding, on average.*/\1/p")
+gained=$(tr -s ' \n' ' ' <out | sed -n "s/.*note: smooth: [0-9]* layers, whose error of the layer's output is \([0-9]*\)\.[0-9] % below that of rounding, on average.*/\1/p")
 check "outputs of layers lose less: $gained %" [ "${gained:-0}" -ge 10 ]
 nibble quantize m q2 "${options[@]}" --threads 2 --quiet >out
 check 'threads change no byte' diff -r q q2

@@ -46,7 +46,7 @@ for recipe in q2_k q3_k q4_k q5_k q6_k iq4_nl; do
     equal "$recipe: the file gives the text of the quantized weights" "$(generate wide --recipe $recipe)" \
         "$(generate a.gguf --recipe weight-only --dtype f32)"
     check "$recipe: search" write $recipe a.gguf --method search --imatrix im.gguf
-    gained=$(sed -n 's/^note: search: 8 layers; their weighted squared error is \([0-9]*\)\.[0-9] % below that of rounding.*/\1/p' out)
+    gained=$(sed -n 's/^note: search: 8 layers, whose weighted squared error is \([0-9]*\)\.[0-9] % below that of rounding.*/\1/p' out)
     check "$recipe: search removes $(least $recipe) % of rounding's error: $gained %" [ "${gained:-0}" -ge "$(least $recipe)" ]
     write $recipe b.gguf --method search --calibrate text.txt --threads 1 --isa ref
     check "$recipe: the same by the text, on one thread" cmp a.gguf b.gguf
