@@ -11,8 +11,10 @@ const char *const nib__order_names[NIB_INPUTS_ORDERS] = {"ascending", "groups", 
 
 nib_order_rule nib__order_of(const nib_scheme *scheme, int64_t k, bool ascending)
 {
-    const bool is_nv = nib__codes[scheme->code].scale_type == NIB_TYPE_E4M3;
-    return (nib_order_rule){.kind = ascending || is_nv              ? NIB_INPUTS_ASCENDING
+    const bool is_nv = nib__codes[scheme->code].scale_type == NIB_TYPE_E4M3,
+               is_super = scheme->formula == NIB_FORMULA_SUPER;
+    return (nib_order_rule){.kind = is_super                        ? NIB_INPUTS_ONE_BY_ONE
+                                    : ascending || is_nv            ? NIB_INPUTS_ASCENDING
                                     : nib__code_is_mx(scheme->code) ? NIB_INPUTS_BY_GROUP
                                                                     : NIB_INPUTS_ONE_BY_ONE,
                             .group = nib__min(nib__scheme_group_size(scheme, k), k)};

@@ -26,7 +26,8 @@ typedef struct nib_order_rule {
 /* The rule of a scheme: what removed most of rounding's divergence on the models of
  * docs/quantization.md, which says how much. Powers of two are best chosen when a group's turn
  * comes, so its inputs stay together; integers gain more from an order that is free of groups, and
- * NVFP4 loses by any. ascending: as programs did whose receipts name no order. */
+ * NVFP4 loses by any. Scales of super-blocks are chosen for all their groups at once, so before.
+ * ascending: as programs did whose receipts name no order, which coded no super-blocks. */
 nib_order_rule nib__order_of(const nib_scheme *scheme, int64_t k, bool ascending);
 /* Whether scales are chosen before the first input is coded. */
 bool nib__order_has_scales_first(nib_order_rule rule, int64_t k);

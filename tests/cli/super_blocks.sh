@@ -33,6 +33,9 @@ write() { nibble quantize wide "$2" --recipe "$1" --format gguf --force "${@:3}"
 hashes() { # of a file's tensors, from its manifest
     python3 -c 'import json, sys; [print(t) for t in sorted(map(str, json.load(open(sys.argv[1]))["tensors"].items()))]' "$1.nibble.json"
 }
+weighed() { # KL divergence of a.gguf from the stored weights on the text
+    nibble eval a.gguf --recipe weight-only --against wide --text text.txt --quiet | sed -n 's/^KL  *\([0-9.e-]*\) nats per token$/\1/p'
+}
 generate() { nibble generate "$@" --prompt 'Once upon' -n 12 --temp 0 --quiet 2>/dev/null; }
 least() { # of rounding's error that search removes, in %
     case $1 in q2_k) echo 40 ;; q3_k | q6_k | iq4_nl) echo 8 ;; *) echo 16 ;; esac
@@ -51,6 +54,12 @@ for recipe in q2_k q3_k q4_k q5_k q6_k iq4_nl; do
     write $recipe b.gguf --method search --calibrate text.txt --threads 1 --isa ref
     check "$recipe: the same by the text, on one thread" cmp a.gguf b.gguf
     check "$recipe: verify what search chose" nibble verify a.gguf
+    searched=$(weighed)
+    for method in gptq qronos; do
+        check "$recipe: $method" write $recipe a.gguf --method $method --calibrate text.txt
+        check "$recipe: $method is nearer than search on the text" awk -v a="$(weighed)" -v b="$searched" 'BEGIN { exit !(a > 0 && a < b) }'
+        check "$recipe: verify what $method chose" nibble verify a.gguf --from wide --isa ref --threads 1
+    done
     check "$recipe: nibble's own format" nibble quantize wide own --recipe $recipe --format nibble --force
     equal "$recipe: its text" "$(generate wide --recipe $recipe)" "$(generate own)"
     nibble quantize wide a.gguf --recipe $recipe --format gguf --force >/dev/null
@@ -64,8 +73,8 @@ refused 3 'model.layers.0.self_attn.q_proj: q4_k has super-blocks of 256 inputs,
     quantize "$MODEL" no.gguf --recipe q4_k --format gguf
 refused 4 '*torchao has no super-blocks*' quantize wide no --recipe q6_k --format torchao
 refused 4 '*torchao has no codes from a table of levels*' quantize wide no --recipe iq4_nl --format torchao
-refused 3 '*the method gptq does not choose scales of super-blocks, as q5_k has; use search' \
-    quantize wide no.gguf --recipe q5_k --format gguf --method gptq --calibrate text.txt
+refused 3 '*the method learn moves the scale of each group, and those of q5_k are integer multiples in super-blocks; use qronos or gptq' \
+    quantize wide no.gguf --recipe q5_k --format gguf --method learn --calibrate text.txt
 refused 2 '*' quantize wide no.gguf --recipe q4_k-g64 --format gguf
 echo '{"rules": [{"match": "*.down_proj", "scheme": "q6_k"}], "else": "q4_k"}' >mix.json
 check 'a mix by rules' write mix.json mix.gguf
@@ -91,6 +100,11 @@ check 'q4_k_m' write q4_k_m mix.gguf
 equal 'q4_k_m: its output, v and down' 3 "$(nibble info mix.gguf | grep -c 'gguf q6_k')"
 equal 'q4_k_m: the rest, and the embedding' 6 "$(nibble info mix.gguf | grep -c 'gguf q4_k')"
 check 'the ledger names the rule' grep -q 'q4_k_m: ' out
+check 'q4_k_m by gptq, its embedding by search' write q4_k_m mix.gguf --method gptq --calibrate text.txt
+check 'both are said' told 'by search .* by gptq '
+check 'verify makes them again' nibble verify mix.gguf --from wide
+check 'q4_k by awq' write q4_k mix.gguf --method awq --calibrate text.txt
+check 'verify makes it again' nibble verify mix.gguf --from wide
 # file_type RECIPE WANTED: llama.cpp's number of the mix
 file_type() {
     nibble quantize wide type.gguf --recipe "$1" --format gguf --force --quiet >"$seen.out"

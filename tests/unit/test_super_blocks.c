@@ -222,7 +222,7 @@ static void test_refused(void **state)
     (void)state;
     refused(NIB_UNSUPPORTED, nib__quantizer_init(&q, &s, NIB_TYPE_F32, 224, &err), &err);
     assert_int_equal(nib__quantizer_init(&q, &s, NIB_TYPE_F32, K, &err), NIB_OK);
-    refused(NIB_UNSUPPORTED, nib__quantizer_method(&q, NIB_PTQ_GPTQ, NULL, &err), &err);
+    refused(NIB_UNSUPPORTED, nib__quantizer_method(&q, NIB_PTQ_LEARN, NULL, &err), &err);
     make_rows(6);
     const nib_scheme nl = golden_scheme("iq4_nl");
     nib_quantizer levels_of;

@@ -103,11 +103,11 @@ nib_status nib__quantizer_method(nib_quantizer *q, nib_ptq_method method, const 
                          "the method %s chooses scales of groups or rows, and %s has one scale for "
                          "the whole tensor; use rows, or the method rtn",
                          nib__ptq_names[method], nib__scheme_name(name, &q->scheme));
-    if (nib__ptq_needs_text(method) && nib__quant_family(&q->scheme) == NIB_QUANT_SUPER)
+    if (method == NIB_PTQ_LEARN && nib__quant_family(&q->scheme) == NIB_QUANT_SUPER)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "the method %s does not choose scales of super-blocks, as %s has; use "
-                         "search",
-                         nib__ptq_names[method], nib__scheme_name(name, &q->scheme));
+                         "the method learn moves the scale of each group, and those of %s are "
+                         "integer multiples in super-blocks; use qronos or gptq",
+                         nib__scheme_name(name, &q->scheme));
     if (method == NIB_PTQ_LEARN && nib__codes[q->scheme.code].element == NIB_ELEMENT_E4M3)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the method learn moves codes of integers and of 4-bit floats, and %s has "

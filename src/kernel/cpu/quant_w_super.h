@@ -67,12 +67,18 @@ static searched super_group(const super_block *b, int g)
                       .highest = b->form.highest};
 }
 
+/* 1 / scale; 0: it is infinite, so that all codes are that of 0. */
+static float finite_inverse(float scale)
+{
+    const float inverse = 1 / scale;
+    return fabsf(inverse) < INFINITY ? inverse : 0;
+}
+
 /* Values as readers compute them: 8 * scale is exact for Q4_K. */
 static affine affine_of(const super_form *f, linear l)
 {
-    const float inverse = 1 / l.scale;
     return (affine){.scale = l.scale,
-                    .inverse = fabsf(inverse) < INFINITY ? inverse : 0,
+                    .inverse = finite_inverse(l.scale),
                     .after = f->has_low ? l.low - f->lowest * l.scale : 0};
 }
 
@@ -289,7 +295,7 @@ static bool fit_scales(const super_block *b, super_scales *s)
 /* Replaces rounding's scales by better ones, if there are any. */
 static void search_super(const super_block *b, const linear *rounded, super_scales *best)
 {
-    linear wanted[SUPER_GROUPS];
+    linear wanted[SUPER_GROUPS] = {{0}};
     super_scales s;
     for (int g = 0; g < b->form.groups; g++) {
         const searched group = super_group(b, g);
@@ -346,25 +352,34 @@ static int largest_group(const super_block *b)
     return most / (int)b->form.size;
 }
 
-/* Returns 0, or 1 + 2 * g if a value of group g is not finite, or 2 + 2 * g if it needs a scale
- * beyond f16. */
-static int32_t quantize_super(const super_block *b, const super_result *to)
+/* Chooses the scales of a super-block. objective: E of rounding's, and of these. Returns 0, or
+ * 1 + 2 * g if a value of group g is not finite, or 2 + 2 * g if it needs a scale beyond f16. */
+static int32_t choose_scales(const super_block *b, bool searches, super_scales *best,
+                             double objective[2])
 {
-    linear rounded[SUPER_GROUPS];
-    super_scales best;
+    linear rounded[SUPER_GROUPS] = {{0}};
     for (int g = 0; g < b->form.groups; g++) {
         float low, high;
         if (!range_of(b->x + g * b->form.size, b->form.size, &low, &high))
             return 1 + 2 * g;
         rounded[g] = rounded_linear(&b->form, low, high);
     }
-    if (!start_scales(&best, &b->form, rounded))
+    if (!start_scales(best, &b->form, rounded))
         return 2 + 2 * largest_group(b);
-    best.error = total_error(b, &best);
-    to->objective[0] += best.error;
-    if (to->q->method == NIB_PTQ_SEARCH)
-        search_super(b, rounded, &best);
-    to->objective[1] += best.error;
-    put_super(b, &best, to);
+    best->error = total_error(b, best);
+    objective[0] += best->error;
+    if (searches)
+        search_super(b, rounded, best);
+    objective[1] += best->error;
     return 0;
+}
+
+/* Returns as choose_scales. */
+static int32_t quantize_super(const super_block *b, const super_result *to)
+{
+    super_scales best;
+    const int32_t failed = choose_scales(b, to->q->method == NIB_PTQ_SEARCH, &best, to->objective);
+    if (failed == 0)
+        put_super(b, &best, to);
+    return failed;
 }

@@ -14,8 +14,8 @@
  * too: g_j = u_j / R_jj^2, where u_j = (x D)_j - sum over l > j of F_jl u_l.
  *
  * A group's scale is searched (quant_w_search.h) when its first input comes, on those sums, or
- * before all of them on the row itself (nib_quant_sweep.scales_first). A row that rounding codes
- * with a smaller E keeps rounding's codes.
+ * before all of them on the row itself (nib_quant_sweep.scales_first), as those of super-blocks
+ * always are (quant_w_super.h). A row that rounding codes with a smaller E keeps rounding's codes.
  *
  * Rows are the lanes, so a row's bits do not depend on its neighbours. The sum over i is one chain
  * of fma in f32, ascending, that starts with g_j; E is f64, ascending. x D is such a chain, and so
@@ -177,7 +177,7 @@ static void set_grid(const sweep *w, int64_t g, int lane, params p)
     const nib_quantizer *q = w->q;
     grids *of = &w->grids[g];
     of->scale[lane] = q->tensor_scale != 0 ? p.scale * q->tensor_scale : p.scale;
-    of->inverse[lane] = 1 / of->scale[lane];
+    of->inverse[lane] = finite_inverse(of->scale[lane]);
     of->before[lane] = q->scheme.zero == NIB_ZERO_INT ? p.zero : 0;
     of->after[lane] = q->scheme.zero == NIB_ZERO_FLOAT ? p.zero : 0;
 }
@@ -246,6 +246,38 @@ static int search_scale(sweep *w, int lane, int64_t g, int64_t begin, params *p)
     return failed;
 }
 
+/* Searches the scales of the super-block that begins with group g for one row, on x; 0: there are
+ * some. */
+static int32_t search_super_scales(sweep *w, int lane, int64_t g)
+{
+    const int64_t c0 = g * w->group;
+    const super_block b = {.form = super_form_of(w->q),
+                           .x = w->row,
+                           .w = w->q->importance != NULL ? w->q->importance + c0 : NULL};
+    super_scales best;
+    double none[2] = {0, 0};
+    for (int64_t j = 0; j < NIB_SUPER_ELEMENTS; j++)
+        w->row[j] = w->x[w->a->place[c0 + j] * SWEEP_ROWS + lane];
+    const int32_t failed = choose_scales(&b, true, &best, none);
+    for (int i = 0; failed == 0 && i < b.form.groups; i++) {
+        const affine a = affine_of(&b.form, linear_at(&best, i));
+        w->scales[(g + i) * SWEEP_ROWS + lane] = a.scale;
+        w->zeros[(g + i) * SWEEP_ROWS + lane] = a.after;
+        set_grid(w, g + i, lane, (params){.scale = a.scale, .zero = a.after});
+    }
+    return failed;
+}
+
+/* Searches the scales of all rows; a row that has none keeps rounding's codes. */
+static void search_supers(sweep *w)
+{
+    const int groups = super_form_of(w->q).groups;
+    for (int l = 0; l < SWEEP_ROWS; l++)
+        for (int64_t g = 0; g < w->q->groups; g += groups)
+            if (search_super_scales(w, l, g) != 0)
+                w->error[l] = (double)INFINITY;
+}
+
 /* Searches the scale of a group for each row; those that have none keep rounding's codes. */
 static void search_scales(sweep *w, int64_t g, int64_t begin)
 {
@@ -256,6 +288,15 @@ static void search_scales(sweep *w, int64_t g, int64_t begin)
         w->scales[g * SWEEP_ROWS + l] = p.scale;
         w->zeros[g * SWEEP_ROWS + l] = p.zero;
     }
+}
+
+static void search_all_scales(sweep *w)
+{
+    if (nib__quant_family(&w->q->scheme) == NIB_QUANT_SUPER)
+        search_supers(w);
+    else
+        for (int64_t g = 0; g < w->q->groups; g++)
+            search_scales(w, g, -1);
 }
 
 static void code_block(sweep *w, int64_t begin, int64_t end)
@@ -276,8 +317,8 @@ static void code_rows(sweep *w)
     const bool first = w->a->scales_first;
     for (int l = 0; l < SWEEP_ROWS; l++)
         w->error[l] = 0;
-    for (int64_t g = 0; first && g < w->q->groups; g++)
-        search_scales(w, g, -1);
+    if (first)
+        search_all_scales(w);
     for (int64_t begin = 0, end; begin < k; begin = end) {
         const int64_t g = w->a->order[begin] / w->group;
         end = nib__min(k, begin + (first ? SWEEP_BLOCK : nib__min(w->group, k - g * w->group)));
@@ -361,6 +402,11 @@ void NIB_QUANT_SWEEP(const nib_quant_sweep *a, int64_t row0, int64_t row1, void 
                .q = q,
                .s = codes_of_scheme(q, family),
                .group = nib__scheme_group_size(&q->scheme, k)};
+    if (family == NIB_QUANT_SUPER) {
+        const super_form form = super_form_of(q);
+        w.s.lowest = form.lowest;
+        w.s.highest = form.highest;
+    }
     w.x = take(&at, k * SWEEP_ROWS * 4);
     w.lost = take(&at, k * SWEEP_ROWS * 4);
     w.start = take(&at, k * SWEEP_ROWS * 4);
