@@ -315,6 +315,17 @@ bool nib__scheme_is_gguf_block(const nib_scheme *s)
     return s->formula == NIB_FORMULA_SUPER || s->formula == NIB_FORMULA_LEVELS;
 }
 
+void nib__super_codes(const nib_scheme *s, int *lowest, int *highest)
+{
+    const bool is_4 = s->code == NIB_CODE_I4;
+    if (s->zero == NIB_ZERO_NONE) /* Q3_K, Q6_K */
+        *lowest = is_4 ? -4 : -32, *highest = -*lowest - 1;
+    else if (s->group == 16) /* Q2_K */
+        *lowest = 0, *highest = 3;
+    else /* Q4_K, Q5_K */
+        *lowest = is_4 ? -8 : 0, *highest = is_4 ? 7 : 31;
+}
+
 bool nib__scheme_has_tensor_scale(const nib_scheme *s)
 {
     return nib__codes[s->code].scale_type == NIB_TYPE_E4M3 && !s->block_only;

@@ -145,6 +145,8 @@ bool nib__scheme_is_quantized(const nib_scheme *s); /* the code is not a float t
 /* A block type of GGUF with a base of its own, whose name fixes group and zero; quantized on the
  * CPU only. */
 bool nib__scheme_is_gguf_block(const nib_scheme *s);
+/* The lowest and highest code of super-blocks with the scheme's code, group and zero. */
+void nib__super_codes(const nib_scheme *s, int *lowest, int *highest);
 /* NV4 scales cover too small a range for a whole tensor; -block leaves out the tensor's scale. */
 bool nib__scheme_has_tensor_scale(const nib_scheme *s);
 nib_type nib__float_type(nib_code code); /* of a float code; NONE for others */

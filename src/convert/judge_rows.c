@@ -52,11 +52,17 @@ static void list_integers(bool legal[256], const nib_weight *w)
     }
     switch (w->layout) {
     case NIB_LAYOUT_Q5_0: lowest = -16, highest = 15; break;
-    case NIB_LAYOUT_Q5_1:
-    case NIB_LAYOUT_Q5_K: lowest = 0, highest = 31; break;
-    case NIB_LAYOUT_Q6_K: lowest = -32, highest = 31; break;
+    case NIB_LAYOUT_Q5_1: lowest = 0, highest = 31; break;
     case NIB_LAYOUT_Q8_0: lowest = -127; break;
-    default: break;
+    case NIB_LAYOUT_Q2_K:
+    case NIB_LAYOUT_Q3_K:
+    case NIB_LAYOUT_Q4_K:
+    case NIB_LAYOUT_Q5_K:
+    case NIB_LAYOUT_Q6_K: nib__super_codes(&w->scheme, &lowest, &highest); break;
+    default:
+        if (w->scheme.formula == NIB_FORMULA_SUPER)
+            nib__super_codes(&w->scheme, &lowest, &highest);
+        break;
     }
     for (int code = lowest; code <= highest; code++)
         legal[(uint8_t)(int8_t)code] = true;
@@ -168,7 +174,8 @@ static void list_replays(nib_comparison *c)
              (s.formula == NIB_FORMULA_GGML &&
               (s.group != 32 || s.zero == NIB_ZERO_INT || (!four && floats))) ||
              (s.formula == NIB_FORMULA_SUPER &&
-              !(floats ? s.group == 32 : !four && s.group == 16 && s.zero == NIB_ZERO_NONE))))
+              !(floats ? s.group == 32 || (four && s.group == 16)
+                       : s.group == 16 && s.zero == NIB_ZERO_NONE))))
             continue;
         if (floats && !four && !odd && s.formula != NIB_FORMULA_SUPER)
             continue;

@@ -50,6 +50,8 @@ static const char *const schemes[] = {"int8wo",
                                       "mxfp8",
                                       "nvfp4",
                                       "nvfp4-block",
+                                      "q2_k",
+                                      "q3_k",
                                       "q4_k",
                                       "q5_k",
                                       "q6_k"};
@@ -216,8 +218,9 @@ static void test_searched(void **state)
 {
     (void)state;
     rows = FEWER;
-    const char *const some[] = {"int4wo", "int4wo-sym",      "8da4w-g64-asym",
-                                "nvfp4",  "int4wo-sym-ggml", "q4_k"};
+    const char *const some[] = {
+        "int4wo", "int4wo-sym", "8da4w-g64-asym", "nvfp4", "int4wo-sym-ggml",
+        "q2_k",   "q3_k",       "q4_k",           "q5_k",  "q6_k"};
     for (size_t i = 0; i < COUNT(some); i++) {
         fill(source, NIB_TYPE_F32, 300 + i);
         const nib_weight w = quantize(some[i], NIB_TYPE_F32, NIB_PTQ_SEARCH);

@@ -47,13 +47,17 @@ typedef struct super_block {
 
 static super_form super_form_of(const nib_quantizer *q)
 {
-    const bool is_4 = q->scheme.code == NIB_CODE_I4;
-    if (q->scheme.zero == NIB_ZERO_NONE)
-        return is_4 ? (super_form){16, 16, -4, 3, -32, 31, false}
-                    : (super_form){16, 16, -32, 31, -127, 127, false};
-    if (q->scheme.group == 16)
-        return (super_form){16, 16, 0, 3, 0, 15, true};
-    return is_4 ? (super_form){32, 8, -8, 7, 0, 63, true} : (super_form){32, 8, 0, 31, 0, 63, true};
+    int lowest, highest;
+    const bool has_low = q->scheme.zero != NIB_ZERO_NONE, is_4 = q->scheme.code == NIB_CODE_I4;
+    const int size = (int)q->scheme.group;
+    nib__super_codes(&q->scheme, &lowest, &highest);
+    return (super_form){.size = size,
+                        .groups = NIB_SUPER_ELEMENTS / size,
+                        .lowest = (float)lowest,
+                        .highest = (float)highest,
+                        .least = has_low ? 0 : is_4 ? -32 : -127,
+                        .most = !has_low ? (is_4 ? 31 : 127) : size == 16 ? 15 : 63,
+                        .has_low = has_low};
 }
 
 static searched super_group(const super_block *b, int g)
