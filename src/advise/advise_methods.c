@@ -24,13 +24,6 @@ static bool takes_imatrix(nib_ptq_method method)
     return method == NIB_PTQ_SEARCH || nib__ptq_scales(method);
 }
 
-/* Whether a text does. hqq needs no data, and an imatrix is in place of a text. */
-static bool takes_text(nib_ptq_method method, bool has_imatrix)
-{
-    return nib__ptq_needs_text(method) || method == NIB_PTQ_ROTATE ||
-           (method == NIB_PTQ_SEARCH && !has_imatrix);
-}
-
 static nib_status read_method(nib_methods *m, const char *name, nib_err *err)
 {
     nib_ptq_method method;
@@ -49,22 +42,15 @@ static nib_status read_method(nib_methods *m, const char *name, nib_err *err)
     return NIB_OK;
 }
 
-/* Refuses files that no row would read. */
+/* Refuses an imatrix that no row would read. A text is read by every method, if only to compare its
+ * codes with rounding. */
 static nib_status check_used(const nib_advice *v, nib_err *err)
 {
     const nib_methods *m = v->methods;
-    const bool has_imatrix = m->asked.imatrix != NULL;
-    bool text = false, imatrix = false;
-    for (size_t i = 0; i < v->count; i++)
-        text |= v->items[i].needs_text;
-    for (size_t i = 0; i < m->count; i++) {
-        text |= takes_text(m->items[i], has_imatrix);
+    bool imatrix = false;
+    for (size_t i = 0; i < m->count; i++)
         imatrix |= takes_imatrix(m->items[i]);
-    }
-    if (m->asked.calibrate != NULL && !text)
-        return nib__fail(err, NIB_USAGE, "--calibrate %s has no effect: no method uses a text%s",
-                         m->asked.calibrate, has_imatrix ? ", as there is an --imatrix" : "");
-    if (has_imatrix && !imatrix)
+    if (m->asked.imatrix != NULL && !imatrix)
         return nib__fail(err, NIB_USAGE,
                          "--imatrix %s has no effect: it is for the methods search, awq and smooth",
                          m->asked.imatrix);
@@ -100,7 +86,7 @@ void nib__methods_inputs(const nib_methods *m, const nib_advised *c, const char 
     if (c->method != NULL)
         (void)nib__ptq_parse(&method, c->method);
     *imatrix = takes_imatrix(method) ? m->asked.imatrix : NULL;
-    *calibrate = c->needs_text || takes_text(method, *imatrix != NULL) ? m->asked.calibrate : NULL;
+    *calibrate = c->needs_text || c->method != NULL ? m->asked.calibrate : NULL;
 }
 
 /* ---- the rows ---- */

@@ -51,6 +51,10 @@ for method in search gptq awq; do
     rm -r q
 done
 
+# the text also compares codes for which it is not needed
+nibble advise "$MODEL" int4wo --text text.txt --scratch s --device raspberry-pi-5 --method hqq --calibrate other.txt --json --quiet >r.json
+check 'hqq is compared with rounding' grep -q '"hqq: KL divergence from the stored weights on the text.s last [0-9]* tokens' r.json
+
 # rows without a method are as before, and the command that is recommended works
 try --method search >out 2>/dev/null
 nibble advise "$MODEL" int4wo-sym int8wo --text text.txt --device raspberry-pi-5 >before.txt 2>/dev/null
@@ -122,7 +126,6 @@ check 'search can' grep -q '^int4wo-sym by search .*frontier' out
     refused 2 'method rtn has no effect: *' advise $base --method rtn
     refused 2 'method search is given twice' advise $base --method search,search
     refused 2 'the method gptq needs a text to calibrate with; give --calibrate TEXT' advise $base --method search,gptq
-    refused 2 '--calibrate other.txt has no effect: no method uses a text' advise $base --method hqq --calibrate other.txt
     refused 2 '--imatrix i.gguf has no effect: *' advise $base --method hqq --imatrix i.gguf
     for option in calibrate imatrix; do
         refused 2 "--$option has no effect without --method" advise "$MODEL" int8wo --text text.txt --$option other.txt

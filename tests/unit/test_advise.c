@@ -560,8 +560,8 @@ static void test_refuses_bad_methods(void **state)
     expect_refused(&p, o, NIB_USAGE);
     m = good, m.methods = (nib_strings){names + 1, 1}, m.calibrate = NULL;
     expect_refused(&p, o, NIB_USAGE); /* gptq without a text */
-    m = good, m.methods = (nib_strings){names + 5, 1};
-    expect_refused(&p, o, NIB_USAGE); /* hqq with one */
+    m = good, m.methods = (nib_strings){names + 5, 1}, m.imatrix = at.text;
+    expect_refused(&p, o, NIB_USAGE); /* hqq with an imatrix */
     m = good, m.methods = (nib_strings){names + 1, 1}, m.imatrix = at.text;
     expect_refused(&p, o, NIB_USAGE); /* gptq with an imatrix */
     m = good, m.calibrate = at.empty;
