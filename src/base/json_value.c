@@ -89,8 +89,12 @@ char *nib__json_string(nib_json *json, nib_arena *arena, size_t *size)
         }
         out[used] = 0;
     }
-    if (size != NULL)
+    if (size != NULL) {
         *size = used;
+    } else if (strlen(out) != used) {
+        nib__json_fail(json, "the string has the character U+0000, which no word here has");
+        return NULL;
+    }
     return out;
 }
 

@@ -343,6 +343,24 @@ static void test_surrogates(void **state)
     }
 }
 
+/* A NUL would cut a string whose size nobody asks for. */
+static void test_nul(void **state)
+{
+    static const char *const texts[] = {"\"a\\u0000b\"", "\"\\u0000\"", "{\"a\\u0000\": 1}"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        nib_json json;
+        nib_arena arena;
+        nib__arena_init(&arena, &heap, 0);
+        nib__json_init(&json, "x", texts[i], strlen(texts[i]), NULL);
+        if (nib__json_next(&json) == NIB_JSON_OBJECT)
+            assert_int_equal(nib__json_next(&json), NIB_JSON_KEY);
+        assert_null(nib__json_string(&json, &arena, NULL));
+        refused(NIB_BAD_INPUT, json.err.status, &json.err);
+        nib__arena_free(&arena);
+    }
+}
+
 static void test_strings_without_memory(void **state)
 {
     (void)state;
@@ -686,11 +704,12 @@ static bool accepts(const char *text, size_t size)
     nib_json_event event;
     do {
         double value;
+        size_t bytes;
         event = nib__json_next(&json);
         if (event == NIB_JSON_NUMBER)
             (void)nib__json_double(&json, &value);
         if (event == NIB_JSON_KEY || event == NIB_JSON_STRING)
-            (void)nib__json_string(&json, &arena, NULL);
+            (void)nib__json_string(&json, &arena, &bytes);
     } while (event != NIB_JSON_END && event != NIB_JSON_ERROR);
     nib__arena_free(&arena);
     free(copy);
@@ -820,6 +839,7 @@ int main(void)
         cmocka_unit_test(test_skip),
         cmocka_unit_test(test_strings),
         cmocka_unit_test(test_surrogates),
+        cmocka_unit_test(test_nul),
         cmocka_unit_test(test_strings_without_memory),
         cmocka_unit_test(test_int64),
         cmocka_unit_test(test_doubles),

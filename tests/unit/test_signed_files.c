@@ -66,6 +66,7 @@ static void test_hostile_statements(void **state)
         {"\"a/b\"", "\"a/\"", NIB_BAD_INPUT},
         {"\"a/b\"", "\".\"", NIB_BAD_INPUT},
         {"\"a/b\"", "\"\"", NIB_BAD_INPUT},
+        {"\"a/b\"", "\"a/b\\u0000c\"", NIB_BAD_INPUT},
         {"\"a/b\"", "7", NIB_BAD_INPUT},
         {"\"algorithm\": \"sha256\"", "\"algorithm\": \"blake2b\"", NIB_BAD_INPUT},
         {"\"digest\": \"", "\"digest\": \"0", NIB_BAD_INPUT},
