@@ -73,8 +73,9 @@ bool nib__json_any(nib_json *json, nib_json_value *out);
  * says why. */
 char *nib__json_raw(nib_json *json, nib_arena *arena);
 
-/* The KEY or STRING just read, decoded and NUL-terminated, in the arena. size: its bytes, NULs among
- * them; NULL: a NUL is an error. A lone surrogate escape is one, too. NULL: json->err says why. */
+/* The KEY or STRING just read, decoded and NUL-terminated, in the arena. size: its bytes, which may
+ * be NULs; if it is NULL, a NUL is an error. So is a lone surrogate escape. NULL: json->err says
+ * why. */
 char *nib__json_string(nib_json *json, nib_arena *arena, size_t *size);
 /* True if the KEY or STRING just read equals the C string. */
 bool nib__json_is(const nib_json *json, const char *text);
