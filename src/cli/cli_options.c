@@ -128,8 +128,8 @@ const option option_table[] = {
      ON_IMATRIX},
     {"budget", 0, KIND_TEXT, AT(budget), "BITS",
      "mix schemes so that the layers have at most BITS per weight, such as 4.25bpw, and lose the "
-     "least; --recipe lists the schemes (default: int4wo-g128,int4wo,int8wo,keep), --calibrate has "
-     "the text on which the loss is measured",
+     "least; --recipe lists the schemes (default: five of 4 to 8 bits, and keep, which the report "
+     "names), --calibrate has the text on which the loss is measured",
      ON_QUANTIZE},
     {"memory", 0, KIND_BYTES, AT(memory), "SIZE",
      "as --budget, but so that weights, KV cache and buffers fit SIZE on the device of --for, such "

@@ -14,7 +14,7 @@
 
 enum { DECODED = 32 /* tokens that are timed */ };
 
-const char nib__mixed_candidates[] = "int4wo-g128,int4wo,int8wo,keep";
+const char nib__mixed_candidates[] = "int4wo-g128,int4wo,int5wo-g128,int6wo-g128,int8wo,keep";
 
 static const char keep_all[] = "{\"schema\": 1, \"rules\": [], \"else\": \"keep\"}";
 static const double picoseconds = 1e12; /* in a second */
