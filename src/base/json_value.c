@@ -92,7 +92,7 @@ char *nib__json_string(nib_json *json, nib_arena *arena, size_t *size)
     if (size != NULL) {
         *size = used;
     } else if (strlen(out) != used) {
-        nib__json_fail(json, "the string has the character U+0000, which no word here has");
+        nib__json_fail(json, "the string contains \\u0000, which is not allowed here");
         return NULL;
     }
     return out;
