@@ -364,12 +364,18 @@ static nib_status fail_budget(const nib_mixed *m, const limits *l, const nib_mix
 {
     char asked[64], least[64], next[64];
     const char *recipe = m->options->request->recipe;
+    size_t out = 0;
+    while (out < m->count && m->candidates[out].why == NULL)
+        out++;
+    const bool has_out = out < m->count;
     return nib__fail(err, NIB_UNSUPPORTED,
                      "no mixture of %.200s keeps to a budget of %s: the nearest two have %s and "
-                     "%s",
+                     "%s%s%s%s%s",
                      recipe != NULL ? recipe : nib__mixed_candidates, describe(asked, m, l->budget),
                      describe(least, m, l->rest + reach->least),
-                     describe(next, m, l->rest + reach->next));
+                     describe(next, m, l->rest + reach->next), has_out ? "; " : "",
+                     has_out ? m->candidates[out].name : "", has_out ? " is left out: " : "",
+                     has_out ? m->candidates[out].why : "");
 }
 
 static nib_status choose(nib_mixed *m, nib_err *err)

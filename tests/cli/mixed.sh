@@ -37,6 +37,8 @@ mix='--format nibble --recipe int4wo-sym,int8wo,keep'
     refused 3 '*budget of 1000000 bytes: the nearest two have *' quantize m q --memory 1MB $mix
     refused 3 '*the nearest two have *' quantize m q --speed 1e9tok/s $mix
 }
+refused 3 '*keeps to a budget of 3.0000 bits per weight: the nearest two have 5.0* and 5.0*; int4wo-g128 is left out: *the format torchao cannot hold int4wo-g128 at 224 x 224*--format nibble holds it' \
+    quantize m q --budget 3bpw
 refused 2 '--budget: "5" is not a number of bits per weight*' quantize m q --budget 5
 refused 2 '--speed: "30" is not a speed*' quantize m q --speed 30
 refused 2 '*a budget is one of *; 2 are given' quantize m q --budget 5bpw --speed 30tok/s
