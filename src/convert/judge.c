@@ -287,9 +287,11 @@ static bool is_feedback(const nib_comparison *c)
            m->off * 2 <= m->codes && m->far * 10 <= m->codes && correlation(m) >= 0.95;
 }
 
+/* The errors of codes alone leave products a correlation of plain^2. */
 static bool is_rotated(const nib_fit *fit)
 {
-    return fabs(fit->plain) < 0.9 && fmax(fit->row_products, fit->column_products) >= 0.8;
+    const double products = fmax(fit->row_products, fit->column_products);
+    return products >= 0.8 && products >= fit->plain * fit->plain + 0.2;
 }
 
 static nib_status judge_rotated(nib_judgement *out, const nib_fit *fit)

@@ -22,6 +22,7 @@ typedef struct folded {
     float *rows;         /* [n] factors of its outputs; NULL: none */
     double noise;        /* of rows, relative */
     bool fitted;         /* the factors of its inputs, or outputs, are */
+    bool loose;          /* too much so to judge by them */
     bool undone;         /* the layer that reads its outputs has the inverse of rows */
 } folded;
 
@@ -170,7 +171,7 @@ static nib_status judge_again(folding *f, folded *s, const float *factors, doubl
                                  .pool = f->pool,
                                  .allocator = f->arena.allocator,
                                  .fold = &fold,
-                                 .noise = (float)(noise + (s->rows != NULL ? s->noise : 0))};
+                                 .noise = (float)(noise + s->noise)};
     return nib__judge_weight(&s->again, &pair, f->err);
 }
 
@@ -192,6 +193,19 @@ static bool is_before(const nib_fold_group *groups, size_t count, size_t site)
     return false;
 }
 
+/* Relative noise of fitted factors from which other sources would follow, too: codes of few levels
+ * in short rows leave so much. */
+static double find_loose(const nib_weight *w)
+{
+    int lowest = 0, highest = 255;
+    if (w->scheme.formula == NIB_FORMULA_SUPER || w->layout == NIB_LAYOUT_Q2_K ||
+        w->layout == NIB_LAYOUT_Q3_K)
+        nib__super_codes(&w->scheme, &lowest, &highest);
+    else if (nib__code_bits(w->scheme.code) < 8)
+        highest = (1 << nib__code_bits(w->scheme.code)) - 1;
+    return (highest - lowest + 1) / 64.0;
+}
+
 /* Judges a site of a group again, with factors of its rows if something reads its outputs that may
  * undo them: under scales per group, codes alone do not show these. */
 static nib_status judge_site(folding *f, size_t at, const float *factors, double noise, bool any,
@@ -203,7 +217,8 @@ static nib_status judge_site(folding *f, size_t at, const float *factors, double
     if (before)
         NIB_TRY(fit_rows(f, s, factors));
     s->fitted = fitted || s->rows != NULL;
-    return any || s->rows != NULL ? judge_again(f, s, factors, noise) : NIB_OK;
+    s->loose = noise + s->noise > find_loose(&s->weight);
+    return (any || s->rows != NULL) && !s->loose ? judge_again(f, s, factors, noise) : NIB_OK;
 }
 
 /* Whether all layers of a group are accounted for by its factors. */
@@ -315,6 +330,12 @@ static nib_status accept_norm(folding *f, const nib_fold_group *g)
     return any ? accept_norm_bias(f, g, factors, noise) : NIB_OK;
 }
 
+static void append_text(nib_judgement *j, const char *text)
+{
+    const size_t used = strlen(j->text);
+    snprintf(j->text + used, sizeof j->text - used, "%s", text);
+}
+
 static nib_status accept_bias(folding *f, size_t at)
 {
     folded *s = &f->sites[at];
@@ -335,6 +356,12 @@ static nib_status accept_bias(folding *f, size_t at)
 static nib_status accept_site(folding *f, size_t at)
 {
     folded *s = &f->sites[at];
+    if (s->judgement != NULL && s->judgement->verdict == NIB_ORIGIN_SCALED && s->loose) {
+        s->judgement->verdict = NIB_ORIGIN_UNKNOWN;
+        append_text(s->judgement, "; whether what makes its inputs undoes these factors, too few "
+                                  "and too coarse codes leave open");
+        return NIB_OK;
+    }
     if (s->judgement == NULL || is_accounted(s->judgement) || s->again.text[0] == '\0' ||
         (s->rows != NULL && !s->undone))
         return NIB_OK;
@@ -395,12 +422,8 @@ nib_status nib__judge_folds(nib_judged *judged, size_t count, const nib_network 
         source->site_count == net->site_count)
         status = judge_layers(&f);
     nib__arena_free(&f.arena);
-    for (size_t i = 0; i < count && status == NIB_OK; i++) {
-        nib_judgement *j = &judged[i].judgement;
-        const size_t used = strlen(j->text);
-        if (j->verdict == NIB_ORIGIN_SCALED)
-            snprintf(j->text + used, sizeof j->text - used,
-                     "; what makes its inputs does not undo these factors");
-    }
+    for (size_t i = 0; i < count && status == NIB_OK; i++)
+        if (judged[i].judgement.verdict == NIB_ORIGIN_SCALED)
+            append_text(&judged[i].judgement, "; what makes its inputs does not undo these factors");
     return status;
 }
