@@ -109,6 +109,28 @@ doubled source mlp.down_proj.weight/columns/-1
 judged a4 source 'v.get("folded", 0) == 0 and "does not undo" in t("model.layers.0.mlp.down_proj.weight")["text"]'
 rm -r source a4
 
+# another source is no rotation of this one: its few levels alone bring the correlation of 2-bit codes below 0.9
+drawn() {
+    cp -r "$MODEL" "$1"
+    python3 -c 'import json, random, struct, sys
+path = sys.argv[1] + "/model.safetensors"
+data = bytearray(open(path, "rb").read())
+size, = struct.unpack_from("<Q", data)
+rng = random.Random(1)
+for name, t in sorted(json.loads(data[8:8 + size]).items()):
+    for i in range(*t["data_offsets"], 2) if "_proj" in name else ():
+        value = rng.gauss(0, 1) + float(sys.argv[2]) * rng.gauss(0, 1)
+        data[8 + size + i:10 + size + i] = struct.pack("<f", value)[2:]
+open(path, "wb").write(data)' "$@"
+}
+drawn source 0
+drawn other 0.05
+nibble quantize source a2 --recipe int2wo --format nibble --quiet >/dev/null
+rm a2/nibble.json
+judged a2 source 'v == {"same": 27, "rounded": 36}'
+judged a2 other 'v == {"same": 12, "rounded": 1, "unknown": 50}'
+rm -r source other a2
+
 # conversions
 nibble convert "$MODEL" c --format safetensors --dtype f16 --quiet >/dev/null
 rm c/nibble.json
