@@ -453,9 +453,14 @@ static void note_unpaired(const nib_gptq_run *g)
                              nib__learn_has(g) ? ", before their scales are learned" : "");
 }
 
-/* Says which layers learn cannot move. */
+/* Says which layers learn cannot move, and whether moving the others helped. */
 static void note_fixed(const nib_gptq_run *g)
 {
+    if (nib__learn_stays(g))
+        nib__ledger_add_note(g->job->ledger, "method",
+                             "learn: after %d steps the logits are no closer to those of the "
+                             "stored weights, so all scales stay as by qronos",
+                             NIB_LEARN_STEPS);
     size_t count = 0;
     for (size_t i = 0; i < g->model->net.site_count; i++)
         count += nib__learn_fixes(g, i);

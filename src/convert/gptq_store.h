@@ -30,8 +30,8 @@ typedef struct nib_gptq_codes {
     nib_codes codes;                  /* in memory, or in the map of a part */
     double damping;                   /* share of H's mean diagonal that was added */
     int64_t tokens;                   /* that the layer saw */
-    int64_t candidate; /* of the methods that scale inputs, which store no codes, or of learn's
-                          steps; else 0 */
+    int64_t candidate; /* of the methods that scale inputs, which store no codes; of learn's
+                          steps and result, see learn.c; else 0 */
 } nib_gptq_codes;
 
 /* Opens the store of `out`: "OUT.codes". key: lines "name: value". If the directory holds codes for

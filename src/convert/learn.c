@@ -74,6 +74,7 @@ bool nib__learn_has(const nib_gptq_run *g)
     return false;
 }
 
+/* The part with the result. `candidate`: 1 if it is what the steps began with. */
 size_t nib__learn_part(const nib_gptq_run *g) { return (size_t)g->model->net.config.layers + 1; }
 
 /* The part with what a step starts from. For each weight that moves: its scales and float zeros in
@@ -82,16 +83,26 @@ static size_t steps_part(const nib_gptq_run *g) { return nib__learn_part(g) + 1;
 
 size_t nib__learn_parts(const nib_gptq_run *g) { return steps_part(g) + 1; }
 
-/* Steps of which the store has the result. */
-static int64_t stored_steps(const nib_gptq_run *g)
+/* The `candidate` of a part; otherwise if the store has none. */
+static int64_t stored_candidate(const nib_gptq_run *g, size_t part, int64_t otherwise)
 {
-    const size_t part = steps_part(g);
     nib_gptq_codes c;
     uint64_t offset = 0;
     return nib__gptq_store_has(g->store, part, NULL) &&
                    nib__gptq_store_next(g->store, part, &offset, &c)
                ? c.candidate
-               : NO_STEPS;
+               : otherwise;
+}
+
+/* Steps of which the store has the result. */
+static int64_t stored_steps(const nib_gptq_run *g)
+{
+    return stored_candidate(g, steps_part(g), NO_STEPS);
+}
+
+bool nib__learn_stays(const nib_gptq_run *g)
+{
+    return nib__learn_has(g) && stored_candidate(g, nib__learn_part(g), 0) != 0;
 }
 
 void nib__learn_note(nib_text *out, const nib_gptq_run *g)
@@ -514,15 +525,17 @@ static nib_status store(const learning *l, bool is_better, nib_err *err)
     NIB_TRY(nib__gptq_store_begin(g->store, nib__learn_part(g), err));
     for (size_t i = 0; i < g->model->net.site_count; i++) {
         const nib_scales *t = &l->weights[i].scales;
+        if (!l->weights[i].moves)
+            continue;
         const nib_gptq_codes codes = {.site = i,
                                       .n = t->n,
                                       .k = t->k,
                                       .scale_bytes = t->scale_bytes,
                                       .zero_bytes = t->zero_bytes,
                                       .codes = is_better ? t->codes : *t->first,
-                                      .tokens = g->count};
-        if (l->weights[i].moves)
-            NIB_TRY(nib__gptq_store_put(g->store, &codes, err));
+                                      .tokens = g->count,
+                                      .candidate = is_better ? 0 : 1};
+        NIB_TRY(nib__gptq_store_put(g->store, &codes, err));
     }
     return nib__gptq_store_end(g->store, err);
 }

@@ -15,6 +15,8 @@ enum { NIB_LEARN_STEPS = 50, NIB_LEARN_TOKENS = 4096 /* of a step */ };
 bool nib__learn_has(const nib_gptq_run *run);
 /* Whether a site is coded by learn, but has scales that cannot move. */
 bool nib__learn_fixes(const nib_gptq_run *run, size_t site);
+/* Whether the result in the store is what it began with: the steps did not help. */
+bool nib__learn_stays(const nib_gptq_run *run);
 /* NIB_UNSUPPORTED: a layer of the model reads or leaves more than the hidden state. */
 nib_status nib__learn_check(const nib_gptq_run *run, nib_err *err);
 /* Multiply-adds that are left, without attention; 0: no layer is coded by learn. */

@@ -65,8 +65,15 @@ nibble quantize m q2 --recipe mxfp4 --format nibble --method qronos --calibrate 
 check 'it says that powers of two stay' grep -q 'learn: scales of 36 layers are powers of two, which do not move' out
 check 'codes of mxfp4 are those of qronos' cmp q/model.safetensors q2/model.safetensors
 
+# steps that do not help
+head -c 300 "$REPO/tests/data/corpus.jsonl" >other.txt
+nibble quantize m q --recipe nvfp4 --format nibble --method learn --calibrate other.txt --force >out
+check 'it says that they did not' told 'note: learn: after 50 steps the logits are no closer to those of the stored weights, so all scales stay as by qronos'
+nibble quantize m q2 --recipe nvfp4 --format nibble --method qronos --calibrate other.txt --force >out2
+check 'codes and scales are those of qronos' cmp q/model.safetensors q2/model.safetensors
+
 # refusals
 refused 2 '*the method learn needs a text*' quantize m r --recipe int4wo-sym --method learn
 refused 3 '*learn moves *8-bit floats*use qronos or gptq' quantize m r --recipe fp8wo --method learn --calibrate text.txt
 check 'no codes of what is refused' [ ! -e r.codes ]
-rm -rf m want q q2 before out out2 err text.txt short.txt
+rm -rf m want q q2 before out out2 err text.txt short.txt other.txt
