@@ -291,8 +291,7 @@ static bool is_feedback(const nib_comparison *c)
 static bool is_rotated(const nib_fit *fit)
 {
     const double products = fmax(fit->row_products, fit->column_products);
-    return fabs(fit->plain) < 0.75 && products >= 0.8 &&
-           products >= fit->plain * fit->plain + 0.2;
+    return fabs(fit->plain) < 0.75 && products >= 0.8 && products >= fit->plain * fit->plain + 0.2;
 }
 
 static nib_status judge_rotated(nib_judgement *out, const nib_fit *fit)

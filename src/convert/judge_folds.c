@@ -424,6 +424,7 @@ nib_status nib__judge_folds(nib_judged *judged, size_t count, const nib_network 
     nib__arena_free(&f.arena);
     for (size_t i = 0; i < count && status == NIB_OK; i++)
         if (judged[i].judgement.verdict == NIB_ORIGIN_SCALED)
-            append_text(&judged[i].judgement, "; what makes its inputs does not undo these factors");
+            append_text(&judged[i].judgement,
+                        "; what makes its inputs does not undo these factors");
     return status;
 }

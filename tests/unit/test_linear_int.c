@@ -710,7 +710,7 @@ static void test_ggml_dots(void **state)
         lines++;
     }
     fclose(file);
-    assert_int_equal(lines, 9);
+    assert_int_equal(lines, 11);
     assert_true(runs >= lines);
 }
 

@@ -49,7 +49,7 @@ def dots(library, cpu):
     """Products of weights quantized by ggml with activations quantized by its reference."""
     types = {"Q4_0": (18, "q8_0"), "Q4_1": (20, "q8_1"), "Q5_0": (22, "q8_0"), "Q5_1": (24, "q8_1"),
              "Q8_0": (34, "q8_0"), "IQ4_NL": (18, "q8_0"), "Q4_K": (144, "q8_K"), "Q5_K": (176, "q8_K"),
-             "Q6_K": (210, "q8_K")}
+             "Q6_K": (210, "q8_K"), "Q2_K": (84, "q8_K"), "Q3_K": (110, "q8_K")}
     rng = np.random.default_rng(SEED)
     pointer, rows, k = (lambda a: ctypes.c_void_p(a.ctypes.data)), 3, 512
     for name, (size, act) in types.items():

@@ -32,12 +32,17 @@ static NIB_NOINLINE void blocks4(const int_block *b, const uint8_t *panel, int64
     run_panel(b, panel, n, true, TILE_BLOCKS, 4);
 }
 
+static NIB_NOINLINE void half4(const int_block *b, const uint8_t *panel, int64_t n)
+{
+    run_panel(b, panel, n, true, TILE_BLOCKS_HALF, 4);
+}
+
 static NIB_NOINLINE void blocks_mx4(const int_block *b, const uint8_t *panel, int64_t n)
 {
     run_panel(b, panel, n, true, TILE_BLOCKS_E2M1, 4);
 }
 
-static const code_runs runs = {plain4, part4, pair4, wide4, blocks4, NULL};
+static const code_runs runs = {plain4, part4, pair4, wide4, blocks4, half4};
 static const code_runs runs_mx4 = {.blocks = blocks_mx4};
 
 void nib__linear_w4_avx2(const nib_linear *a, int64_t n0, int64_t n1, void *scratch)

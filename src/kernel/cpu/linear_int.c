@@ -262,7 +262,7 @@ enum { K_MAX = 1 << 16 };
     BLOCKS(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL,         \
            NIB_X86, 10, DOT8, layout, groups, block)
 #define BLOCKS_AVX2(type, code, act, layout, groups, block)                                        \
-    BLOCKS(type, code, act, avx2, "4x16", NIB_ISA_AVX2, NULL, NIB_X86, 20, I8, layout, groups,     \
+    BLOCKS(type, code, act, avx2, "4x16", NIB_ISA_AVX2, NULL, NIB_X86, 20, DOT8, layout, groups,   \
            block)
 #define VNNI(type, code, act, layout)                                                              \
     FAST(type, code, act, avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL, NIB_X86,  \
@@ -274,7 +274,7 @@ enum { K_MAX = 1 << 16 };
 #define BLOCKS_AMX(type, code, act, layout, groups, block)                                         \
     BLOCKS(type, code, act, amx, "16x32", AMX_ISA, NULL, NIB_X86, 5, I8, layout, groups, block)
 #define AVX2(type, code, act, layout, tile)                                                        \
-    FAST(type, code, act, avx2, tile, NIB_ISA_AVX2, NULL, NIB_X86, 20, I8, layout,                 \
+    FAST(type, code, act, avx2, tile, NIB_ISA_AVX2, NULL, NIB_X86, 20, DOT8, layout,               \
          "16-bit products of the same panels")
 #define SDOT NIB_ISA_NEON | NIB_ISA_DOTPROD, "it uses sdot", NIB_ARM
 #define SMMLA NIB_ISA_NEON | NIB_ISA_DOTPROD | NIB_ISA_I8MM, "it uses smmla", NIB_ARM
@@ -323,20 +323,20 @@ static const nib_kernel rows[] = {
     MX4(avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, NULL, NIB_X86, 10, DOT8),
     BLOCKS_VNNI("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
     BLOCKS_VNNI("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
-    BLOCKS_VNNI("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
+    BLOCKS_VNNI("a8b256_w4g", I4, I8_BLOCK256, w4, 16 | 32 | 64 | 128 | 256, "256"),
     BLOCKS_VNNI("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
     SIX(avx512vnni, "6x32", NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI, 5, DOT8),
-    SIX(avx2, "4x16", NIB_ISA_AVX2, 15, I8),
-    MX4(avx2, "4x16", NIB_ISA_AVX2, NULL, NIB_X86, 20, I8),
+    SIX(avx2, "4x16", NIB_ISA_AVX2, 15, DOT8),
+    MX4(avx2, "4x16", NIB_ISA_AVX2, NULL, NIB_X86, 20, DOT8),
     BLOCKS_AVX2("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
     BLOCKS_AVX2("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
-    BLOCKS_AVX2("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
+    BLOCKS_AVX2("a8b256_w4g", I4, I8_BLOCK256, w4, 16 | 32 | 64 | 128 | 256, "256"),
     BLOCKS_AVX2("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
     MX4_(i8mm, "8x8", SMMLA, 20, I8),
     MX4_(neon, "8x8", SDOT, 30, I8),
     BLOCKS_ARM("a8b32_w4g", I4, I8_BLOCK32, w4, 32, "32"),
     BLOCKS_ARM("a8b32_w8g", I8, I8_BLOCK32, w8, 16 | 32, "32"),
-    BLOCKS_ARM("a8b256_w4g", I4, I8_BLOCK256, w4, 32 | 64 | 128 | 256, "256"),
+    BLOCKS_ARM("a8b256_w4g", I4, I8_BLOCK256, w4, 16 | 32 | 64 | 128 | 256, "256"),
     BLOCKS_ARM("a8b256_w8g", I8, I8_BLOCK256, w8, 16 | 32 | 64 | 128 | 256, "256"),
     REF("a8b32_mx4", MX4, I8_BLOCK32),
     REF("a8b32_w4g", I4, I8_BLOCK32),

@@ -102,9 +102,10 @@ NIB_INLINE void split4(const uint8_t *codes, bool e2m1, __m256i *even, __m256i *
     }
 }
 
-/* One unit of int4 or e2m1: codes from vector c0 of the panel on, activations from x[r] + k on. */
+/* One unit of int4 or e2m1, `eights` times 8 k: codes from vector c0 of the panel on, activations
+ * from x[r] + k on. */
 NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, __m256i dots[][4],
-                      __m256i *sums, int m, int columns, bool plain, bool e2m1)
+                      __m256i *sums, int m, int columns, int eights, bool plain, bool e2m1)
 {
     const __m256i ones = _mm256_set1_epi16(1), zero = _mm256_setzero_si256();
     __m256i pairs[FEW][4], bytes[4];
@@ -116,7 +117,7 @@ NIB_INLINE void unit4(const uint8_t *codes, const int8_t *const *x, int64_t k, _
             pairs[r][c] = zero;
     }
 #pragma GCC unroll 4
-    for (int q = 0; q < 4; q++)
+    for (int q = 0; q < eights; q++)
 #pragma GCC unroll 4
         for (int c = 0; c < columns; c++) {
             __m256i even, odd;
@@ -366,7 +367,8 @@ NIB_INLINE void tile(const int_block *b, const uint8_t *panel, int64_t n, int64_
                 _mm_prefetch(nib__ahead(share, 64 * (size_t)line), _MM_HINT_T0);
             share = nib__ahead(share, 64 * (size_t)lines);
             if (bits == 4)
-                unit4(codes, x, k, dots, sums, m, columns, plain, form == TILE_BLOCKS_E2M1);
+                unit4(codes, x, k, dots, sums, m, columns, unit_k / 8, plain,
+                      form == TILE_BLOCKS_E2M1);
             else if (bits == 6)
                 unit6(codes, x, k, dots, m, columns);
             else

@@ -25,16 +25,17 @@ typedef struct chunk_place {
 
 /* ---- unpacking ---- */
 
-/* A unit of int4 or e2m1: [8 quads][4 vectors]; unless `plain`, adds the codes to sums, [4 vectors]
- * of 8 int32. */
-NIB_INLINE void unpack4(const uint8_t *codes, uint8_t *out, __m256i *sums, bool plain, bool e2m1)
+/* A unit of int4 or e2m1: [2 * eights quads][4 vectors]; unless `plain`, adds the codes to sums, [4
+ * vectors] of 8 int32. */
+NIB_INLINE void unpack4(const uint8_t *codes, uint8_t *out, __m256i *sums, int eights, bool plain,
+                        bool e2m1)
 {
     const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
     for (int c = 0; c < VECTORS; c++) {
         __m256i bytes = _mm256_setzero_si256();
 #pragma GCC unroll 4
-        for (int q = 0; q < 4; q++) {
+        for (int q = 0; q < eights; q++) {
             __m256i even, odd;
             split4(codes + q * 4 * NIB_INT_PANEL + 32 * c, e2m1, &even, &odd);
             if (!plain)
@@ -104,7 +105,7 @@ NIB_INLINE void unpack_chunk(const int_block *b, const uint8_t *panel, const chu
             for (int line = 0; line < unit_k * bits / 16; line++)
                 _mm_prefetch(nib__ahead(codes, AHEAD + 64 * (size_t)line), _MM_HINT_T0);
             if (bits == 4)
-                unpack4(codes, out, sums, plain, form == TILE_BLOCKS_E2M1);
+                unpack4(codes, out, sums, unit_k / 8, plain, form == TILE_BLOCKS_E2M1);
             else if (bits == 6)
                 unpack6(codes, out);
             else
@@ -208,7 +209,7 @@ NIB_INLINE void many_unit(const uint8_t *codes, const int8_t *const *x, const in
         many4(codes, x, k, dots, m, adds, 4);
         many4(codes + 4 * VECTORS * 32, x, k + 16, dots, m, true, 4);
     } else if (bits == 4)
-        many4(codes, x, k, dots, m, adds, 8);
+        many4(codes, x, k, dots, m, adds, form_unit(form) / 4);
     else if (bits == 6)
         many6(codes, x, k, dots, m, adds);
     else

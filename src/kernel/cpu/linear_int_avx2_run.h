@@ -121,7 +121,7 @@ NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *sc
                              .many = many > 0 ? scratch : NULL};
         if (bits == 8)
             widen(&b, wide);
-        if (bits == 6 || (bits == 8 && l.unit == NIB_INT_HALF_UNIT))
+        if (l.unit == NIB_INT_HALF_UNIT)
             run_block(&b, n0, n1, runs->half);
         else
             run_block(&b, n0, n1, runs->blocks);
