@@ -157,6 +157,30 @@ static void untimed_products_do_not_reach_the_peak(void **state)
     assert_near(seconds(&layer, &m, 0, 512), many);
 }
 
+/* Where int8's rate is that of a matrix unit, rows without it are not chosen for it: groups of 16 do
+ * not fill its tiles. */
+static void a_matrix_unit_lends_no_rate(void **state)
+{
+    (void)state;
+    const int64_t isa = NIB_ISA_AVX2 | NIB_ISA_AVX512 | NIB_ISA_AVX512VNNI | NIB_ISA_AMX;
+    const int64_t groups[] = {16, 32};
+    static const char *const rows[] = {"linear_a8b256_w8g_f32__avx512vnni_6x32",
+                                       "linear_a8b256_w8g_f32__amx_16x32"};
+    nib_machine m;
+    skip_without_x86_rows();
+    nib__machine_here(&m, isa, 1);
+    m.measured = true;
+    for (int unit = 0; unit < NIB_UNIT_COUNT; unit++)
+        m.rate[unit] = unit == NIB_UNIT_I8 ? 1e13 : 1e12;
+    for (size_t i = 0; i < COUNT(groups); i++) {
+        nib_layer layer = layer_of(NIB_ROLE_O, K, "int8wo");
+        layer.asked = (nib_scheme){
+            .code = NIB_CODE_I8, .act = NIB_ACT_I8_BLOCK256, .group = groups[i], .symmetric = true};
+        const nib_variant way = way_of(&layer, &m);
+        assert_string_equal(nib__variant_use(&way, 512)->kernel->name, rows[i]);
+    }
+}
+
 /* A product with few outputs does not fill a device, and one with many may be compiled differently:
  * timings of several sizes hold for each, and sizes in between are interpolated. */
 static void times_are_interpolated_between_sizes(void **state)
@@ -399,6 +423,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(timings_override_rates),
         cmocka_unit_test(untimed_products_do_not_reach_the_peak),
+        cmocka_unit_test(a_matrix_unit_lends_no_rate),
         cmocka_unit_test(times_are_interpolated_between_sizes),
         cmocka_unit_test(short_prompts_use_their_own_timing),
         cmocka_unit_test(caches_keep_small_models),
