@@ -358,8 +358,8 @@ static nib_status accept_site(folding *f, size_t at)
     folded *s = &f->sites[at];
     if (s->judgement != NULL && s->judgement->verdict == NIB_ORIGIN_SCALED && s->loose) {
         s->judgement->verdict = NIB_ORIGIN_UNKNOWN;
-        append_text(s->judgement, "; whether what makes its inputs undoes these factors, too few "
-                                  "and too coarse codes leave open");
+        append_text(s->judgement, "; its codes are too few and too coarse to show whether what "
+                                  "makes its inputs undoes these factors");
         return NIB_OK;
     }
     if (s->judgement == NULL || is_accounted(s->judgement) || s->again.text[0] == '\0' ||
