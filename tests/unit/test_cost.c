@@ -157,8 +157,8 @@ static void untimed_products_do_not_reach_the_peak(void **state)
     assert_near(seconds(&layer, &m, 0, 512), many);
 }
 
-/* Where int8's rate is that of a matrix unit, rows without it are not chosen for it: groups of 16 do
- * not fill its tiles. */
+/* Where int8's rate is that of a matrix unit, rows without it are not chosen for it: groups of 16
+ * do not fill its tiles. */
 static void a_matrix_unit_lends_no_rate(void **state)
 {
     (void)state;

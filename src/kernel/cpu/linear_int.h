@@ -11,8 +11,8 @@
  *   codes    units of 32 k, or 16 if a group is not a multiple of 32; the last unit of a row is
  *            filled with zero bytes
  * A unit of int8 is [8 or 4 quads][32 outputs][4 k] bytes, code + 128.
- * A unit of int4 is [4 or 2][32 outputs][4] bytes of two unsigned nibbles, code + 8: the low ones are
- * quad 2q, the high ones quad 2q + 1.
+ * A unit of int4 is [4 or 2][32 outputs][4] bytes of two unsigned nibbles, code + 8: the low ones
+ * are quad 2q, the high ones quad 2q + 1.
  * A unit of MXFP4 is [4] of the same with the bits of e2m1, which a table of 16 bytes turns into
  * 2 * value + 12.
  * So 64 bytes are 16 outputs by 4 consecutive k, the operand of one vpdpbusd, and a part is one
