@@ -30,7 +30,7 @@ from gguf_models import write_gguf
 SEED = 20261120
 WINDOW, WINDOWS = 256, 6
 SMALL = [T.F32, T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1]
-LARGE = ["Q4_K_S", "Q5_K_S", "Q6_K", "Q4_K_M"]
+LARGE = ["Q2_K", "Q3_K_S", "Q4_K_S", "Q5_K_S", "Q6_K", "Q4_K_M"]
 CLOSE = 0.002  # nats per token
 
 
