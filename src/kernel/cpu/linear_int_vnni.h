@@ -450,7 +450,7 @@ NIB_INLINE void run_blocks(const nib_linear *a, int64_t n0, int64_t n1, void *sc
     const nib_int_layout l = bits == 6 ? nib__int_layout_six(a->w) : nib__int_layout(a->w);
     if (!is_direct(&l, a->x.m))
         nib__int_prefill_avx512vnni(a, &l, NIB_INT_PLAIN, n0, n1, scratch);
-    else if (form != DECODE_BLOCKS_E2M1 && l.unit == NIB_INT_HALF_UNIT)
+    else if (bits == 6 || (form != DECODE_BLOCKS_E2M1 && l.unit == NIB_INT_HALF_UNIT))
         run_blocks_form(a, &l, n0, n1, scratch, DECODE_BLOCKS_HALF, bits);
     else
         run_blocks_form(a, &l, n0, n1, scratch, form, bits);
