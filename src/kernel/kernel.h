@@ -32,7 +32,7 @@ typedef enum nib_unit {
     NIB_UNIT_I8,
     NIB_UNIT_FP8,
     NIB_UNIT_MX8,
-    NIB_UNIT_DOT8, /* dot products of four pairs of 8 bits, without a matrix unit: vpdpbusd */
+    NIB_UNIT_DOT8, /* dot products of 8 bits without a matrix unit: vpdpbusd, AVX2's vpmaddubsw */
     NIB_UNIT_SCALAR,
     NIB_UNIT_COUNT
 } nib_unit;
