@@ -210,6 +210,7 @@ static nib_status quantize(nib_advice *v, nib_advised *c, bool dry, nib_err *err
     const nib_examiner examiner = {.examine = measure,
                                    .tell = dry ? keep_size : keep_notes,
                                    .ctx = &t,
+                                   .rounds = true,
                                    .held_out = NIB_HELD_OUT_DEFAULT,
                                    .checked = NIB_CHECKED_DEFAULT,
                                    .seed = NIB_ROTATE_SEED,

@@ -32,7 +32,7 @@ typedef struct nib_examined {
     bool keeps_rounding;  /* because a method was worse */
 } nib_examined;
 
-/* Sees an output that is then removed: nib_quantize_job.examine. ascending: nib_gptq.ascending;
+/* Sees an output that is then removed: nib_quantize_job.examine. ascending and rounds: of nib_gptq;
  * held_out: nib_scaling.held_out, of rotate, too; checked: nib_coded_comparison.tokens of search
  * and hqq, 0: they are not compared; seed: nib_rotating.seed. */
 typedef struct nib_examiner {
@@ -41,7 +41,7 @@ typedef struct nib_examiner {
     /* Called after that, or by a dry run alone; NULL: nothing is told */
     nib_status (*tell)(void *ctx, const nib_examined *made, nib_err *err);
     void *ctx;
-    bool ascending;
+    bool ascending, rounds;
     int64_t held_out, checked;
     uint64_t seed;
     bool directory; /* the output is a directory, also of a single file */

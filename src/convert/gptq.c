@@ -11,7 +11,7 @@
  */
 #include "convert.h"
 #include "gptq_run.h"
-#include "learn.h"
+#include "learn_run.h"
 #include "plan_handle.h"
 #include "quantizer.h"
 
@@ -323,6 +323,7 @@ static nib_status code_layer(nib_gptq_run *g, size_t layer, size_t begin, size_t
     }
     NIB_TRY(use_part(g, layer, begin, end, err));
     NIB_TRY(nib__gptq_check_layer(g, layer, begin, end, err));
+    NIB_TRY(nib__rounding_tune(g, layer, begin, end, err));
     NIB_TRY(load_codes(g, begin, end, err));
     NIB_TRY(nib__gptq_run_layer(g, &g->coded, layer, false, err));
     nib__gptq_unload_sites(g, begin, end);
@@ -366,7 +367,7 @@ static double count_all(nib_gptq_run *g)
     nib__gptq_cost_of(&cost, g, head, head + 1);
     return sum +
            nib__gptq_head_cost(g, &cost, nib__gptq_store_has(g->store, (size_t)layers, NULL)) +
-           nib__learn_cost(g);
+           nib__rounding_cost(g) + nib__learn_cost(g);
 }
 
 static nib_status code_layers(nib_gptq_run *g, nib_err *err)
@@ -450,25 +451,7 @@ static void note_unpaired(const nib_gptq_run *g)
                              "%s: %zu layers are experts or heads, whose inputs have no "
                              "counterpart in the model as stored, so they are coded as by gptq%s",
                              g->job->name, count,
-                             nib__learn_has(g) ? ", before their scales are learned" : "");
-}
-
-/* Says which layers learn cannot move, and whether moving the others helped. */
-static void note_fixed(const nib_gptq_run *g)
-{
-    if (nib__learn_stays(g))
-        nib__ledger_add_note(g->job->ledger, "method",
-                             "learn: after %d steps the logits are no closer to those of the "
-                             "stored weights, so all scales stay as by qronos",
-                             NIB_LEARN_STEPS);
-    size_t count = 0;
-    for (size_t i = 0; i < g->model->net.site_count; i++)
-        count += nib__learn_fixes(g, i);
-    if (count > 0)
-        nib__ledger_add_note(g->job->ledger, "method",
-                             "learn: scales of %zu layers are powers of two, which do not move, so "
-                             "these layers are coded as by qronos",
-                             count);
+                             nib__learn_any(g) ? ", before they are learned" : "");
 }
 
 /* Counts the layers that have codes by the order of their inputs, and says it. */
@@ -494,7 +477,7 @@ static void count_tokens(nib_gptq_run *g)
 {
     g->coded.count = g->count;
     g->stored.count = g->rounded.count = nib__min(g->count, NIB_GPTQ_CHECKED);
-    if (has_stages(g, 0, g->model->net.site_count))
+    if (has_stages(g, 0, g->model->net.site_count) || nib__learn_any(g))
         g->stored.count = g->count;
 }
 
@@ -534,7 +517,7 @@ static nib_status run_model(nib_gptq_run *g, const nib_plan *plan, nib_err *err)
     if (status == NIB_OK) {
         note_inputs(g);
         note_unpaired(g);
-        note_fixed(g);
+        nib__learn_note(g);
         g->job->keeps_rounding = nib__gptq_is_worse(g, "first");
         note_orders(g);
     }
@@ -590,7 +573,7 @@ nib_status nib__gptq_with_text(nib_gptq_run *g, nib_gptq_job run, void *ctx, nib
                          "the method %s runs a layer at a time, and the last %lld layers of this "
                          "model read the keys of earlier ones; use the method search",
                          g->job->name, (long long)g->model->net.config.shared_layers);
-    if (nib__learn_has(g))
+    if (nib__learn_any(g))
         NIB_TRY(nib__learn_check(g, err));
     NIB_TRY(nib_model_tokenizer(&tokenizer, g->model, err));
     nib_status status = nib_plan_open(&plan, g->model, &as_stored, err);
@@ -613,7 +596,9 @@ static nib_status run_gptq(void *ctx, const nib_plan *plan, nib_err *err)
                                   .is_saved = nib__gptq_is_coded,
                                   .noun = "codes",
                                   .done = "coded",
-                                  .more = nib__learn_note};
+                                  .more = nib__learn_found,
+                                  .key = g->job->rounds && nib__learn_any(g) ? "rounding: tuned\n"
+                                                                             : NULL};
     NIB_TRY(nib__gptq_open_store(g, &saved, plan->assignment.dtype, err));
     return run_model(g, plan, err);
 }

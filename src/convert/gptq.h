@@ -23,6 +23,7 @@ typedef struct nib_gptq {
     const char *text;           /* path */
     const char *out;            /* path of the output, beside which the store is */
     bool ascending;             /* inputs are coded as stored: nib__order_of */
+    bool rounds;                /* learn tunes codes, too, before it moves scales */
     nib_ledger *ledger;
     nib_arena *arena;
     const char *name;      /* result: qronos if a layer has that method, else gptq; for notes */

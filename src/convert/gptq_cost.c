@@ -113,7 +113,7 @@ uint64_t nib__gptq_store_bound(const nib_quantize_layer *layers, const nib_netwo
                        values = VALUES * sizeof(float) * groups + NIB_GPTQ_STORE_EXTRA,
                        codes = n * k + values;
         if (nib__layer_is_quantized(&layers[i]) && nib__ptq_sweeps(c->method))
-            sum += is_learned ? 2 * codes + STATES * values : codes;
+            sum += is_learned ? 3 * codes + STATES * values : codes;
     }
     return sum;
 }

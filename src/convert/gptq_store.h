@@ -3,8 +3,9 @@
  * Codes of the method gptq on disk, or the choices of awq and smooth, in a directory beside OUT,
  * until OUT is complete: a file `key` with what they depend on, and a file for each part, which
  * appears whole or not at all. Parts are the decoder layers, then for codes the output layer, and
- * for learn its result and what its next step starts from. A killed run leaves the parts that it
- * finished, and the next one with the same key continues after them.
+ * for learn its result, what its next step starts from, and the tuned codes of each decoder layer.
+ * A killed run leaves the parts that it finished, and the next one with the same key continues
+ * after them.
  *
  * A part: 16 bytes of magic and format, then for each weight a record, its codes, scales and zeros,
  * each of them padded to 64 bytes; at the end the XXH3-128 of everything before. In the byte order

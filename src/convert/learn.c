@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Steps of the method learn. A step runs the model forward over some windows of the text, a layer
- * at a time, and keeps what each layer leaves; then backward, where each layer is run again for the
- * gradients of its weights and inputs, and its scales move at once. So memory holds one layer's
- * weights in f32, or all of them if they are small.
+ * The scales of the method learn. A step runs the model forward over some windows of the text, a
+ * layer at a time, and keeps what each layer leaves; then backward, where each layer is run again
+ * for the gradients of its weights and inputs, and its scales move at once. So memory holds one
+ * layer's weights in f32, or all of them if they are small.
  */
-#include "learn.h"
+#include "learn_run.h"
 
-#include "learn_slice.h"
 #include "learn_scales.h"
+#include "learn_slice.h"
 #include "portable_math.h"
 #include "sample.h"
 
@@ -34,8 +34,7 @@ typedef struct learned {
 typedef struct learning {
     nib_gptq_run *g;
     nib_arena arena;
-    int64_t sequences, length, tokens; /* of a step */
-    int64_t batches;                   /* of the text */
+    nib_learn_text text;
     int64_t layers, width;
     learned *weights;  /* [site_count] */
     nib_slice *slices; /* [layers + 1]; the last is what follows the layers */
@@ -49,7 +48,7 @@ typedef struct learning {
     double before;     /* divergence before the first step, in nats per token */
 } learning;
 
-static bool is_learned(const nib_gptq_run *g, size_t site)
+bool nib__learn_is_learned(const nib_gptq_run *g, size_t site)
 {
     return nib__gptq_is_coded(g, site) && g->job->layers[site].choice.method == NIB_PTQ_LEARN;
 }
@@ -57,22 +56,21 @@ static bool is_learned(const nib_gptq_run *g, size_t site)
 static bool is_moved(const nib_gptq_run *g, size_t site)
 {
     nib_quantizer q;
-    return is_learned(g, site) && nib__gptq_quantizer(&q, g, site, NULL) == NIB_OK &&
+    return nib__learn_is_learned(g, site) && nib__gptq_quantizer(&q, g, site, NULL) == NIB_OK &&
            nib__scales_move_in(&q);
 }
 
-bool nib__learn_fixes(const nib_gptq_run *g, size_t site)
-{
-    return is_learned(g, site) && !is_moved(g, site);
-}
-
-bool nib__learn_has(const nib_gptq_run *g)
+static bool has_any(const nib_gptq_run *g, bool (*is)(const nib_gptq_run *, size_t))
 {
     for (size_t i = 0; i < g->model->net.site_count; i++)
-        if (is_moved(g, i))
+        if (is(g, i))
             return true;
     return false;
 }
+
+bool nib__learn_any(const nib_gptq_run *g) { return has_any(g, nib__learn_is_learned); }
+
+bool nib__learn_has(const nib_gptq_run *g) { return has_any(g, is_moved); }
 
 /* The part with the result. `candidate`: 1 if it is what the steps began with. */
 size_t nib__learn_part(const nib_gptq_run *g) { return (size_t)g->model->net.config.layers + 1; }
@@ -81,7 +79,10 @@ size_t nib__learn_part(const nib_gptq_run *g) { return (size_t)g->model->net.con
  * f32, no codes, the steps that are made as `candidate`, and the divergence before them. */
 static size_t steps_part(const nib_gptq_run *g) { return nib__learn_part(g) + 1; }
 
-size_t nib__learn_parts(const nib_gptq_run *g) { return steps_part(g) + 1; }
+size_t nib__learn_parts(const nib_gptq_run *g)
+{
+    return steps_part(g) + 1 + (size_t)g->model->net.config.layers; /* those of learn_rounding.c */
+}
 
 /* The `candidate` of a part; otherwise if the store has none. */
 static int64_t stored_candidate(const nib_gptq_run *g, size_t part, int64_t otherwise)
@@ -100,14 +101,10 @@ static int64_t stored_steps(const nib_gptq_run *g)
     return stored_candidate(g, steps_part(g), NO_STEPS);
 }
 
-bool nib__learn_stays(const nib_gptq_run *g)
-{
-    return nib__learn_has(g) && stored_candidate(g, nib__learn_part(g), 0) != 0;
-}
-
-void nib__learn_note(nib_text *out, const nib_gptq_run *g)
+void nib__learn_found(nib_text *out, const nib_gptq_run *g)
 {
     bool is_damaged;
+    nib__rounding_found(out, g);
     if (!nib__learn_has(g))
         return;
     (void)nib__gptq_store_has(g->store, steps_part(g), &is_damaged);
@@ -120,6 +117,24 @@ void nib__learn_note(nib_text *out, const nib_gptq_run *g)
         nib__text_format(out, "; its steps are damaged, and are made anew");
 }
 
+void nib__learn_note(const nib_gptq_run *g)
+{
+    size_t fixed = 0;
+    nib__rounding_note(g);
+    for (size_t i = 0; i < g->model->net.site_count; i++)
+        fixed += nib__learn_is_learned(g, i) && !is_moved(g, i);
+    if (nib__learn_has(g) && stored_candidate(g, nib__learn_part(g), 0) != 0)
+        nib__ledger_add_note(g->job->ledger, "method",
+                             "learn: after %d steps the logits are no closer to those of the "
+                             "stored weights, so all scales stay as by qronos",
+                             NIB_LEARN_STEPS);
+    if (fixed > 0)
+        nib__ledger_add_note(g->job->ledger, "method",
+                             "learn: scales of %zu layers are powers of two, which do not move, so "
+                             "they stay as by qronos",
+                             fixed);
+}
+
 nib_status nib__learn_check(const nib_gptq_run *g, nib_err *err)
 {
     for (int64_t l = 0; l <= g->model->net.config.layers; l++)
@@ -128,15 +143,14 @@ nib_status nib__learn_check(const nib_gptq_run *g, nib_err *err)
     return NIB_OK;
 }
 
-/* The windows of the text that a step takes, and how many steps go through it. */
-static void cut_text(learning *l)
+nib_learn_text nib__learn_text(const nib_gptq_run *g)
 {
-    const nib_gptq_run *g = l->g;
-    l->length = nib__min(g->window, g->count);
-    const int64_t windows = g->count / l->length;
-    l->sequences = nib__min(windows, nib__max(1, NIB_LEARN_TOKENS / l->length));
-    l->tokens = l->sequences * l->length;
-    l->batches = windows / l->sequences;
+    const int64_t length = nib__min(g->window, g->count), windows = g->count / length,
+                  sequences = nib__min(windows, nib__max(1, NIB_LEARN_TOKENS / length));
+    return (nib_learn_text){.length = length,
+                            .sequences = sequences,
+                            .tokens = sequences * length,
+                            .batches = windows / sequences};
 }
 
 /* ---- cost ---- */
@@ -156,28 +170,27 @@ static double cost_of_step(const learning *l)
 {
     double of[2];
     cost_of_token(l->g, of);
-    return (double)l->tokens * (4 * of[0] + 4 * of[1]);
+    return (double)l->text.tokens * (4 * of[0] + 4 * of[1]);
 }
 
 static double cost_of_loss(const learning *l)
 {
     double of[2];
     cost_of_token(l->g, of);
-    return (double)l->tokens * (of[0] + 2 * of[1]);
+    return (double)l->text.tokens * (of[0] + 2 * of[1]);
 }
 
 double nib__learn_cost(const nib_gptq_run *g)
 {
-    learning l = {.g = (nib_gptq_run *)(uintptr_t)g};
+    const learning l = {.g = (nib_gptq_run *)(uintptr_t)g, .text = nib__learn_text(g)};
     double of[2];
     if (!nib__learn_has(g))
         return 0;
-    cut_text(&l);
     cost_of_token(g, of);
     const double again = (double)g->rounded.count * of[0];
     if (nib__gptq_store_has(g->store, nib__learn_part(g), NULL))
         return again;
-    const int64_t steps = stored_steps(g), losses = (steps == NO_STEPS ? 2 : 1) * l.batches;
+    const int64_t steps = stored_steps(g), losses = (steps == NO_STEPS ? 2 : 1) * l.text.batches;
     return again + (double)(NIB_LEARN_STEPS - nib__max(steps, 0)) * cost_of_step(&l) +
            (double)losses * cost_of_loss(&l);
 }
@@ -289,12 +302,12 @@ static nib_status open_slice(learning *l, int64_t slice, nib_err *err)
     const nib_gptq_run *g = l->g;
     if (!l->is_open[slice]) {
         NIB_TRY(nib__slice_open(&l->slices[slice], &g->model->net, g->runner.plan, slice,
-                                l->sequences, l->length, &loss, err));
+                                l->text.sequences, l->text.length, &loss, err));
         l->is_open[slice] = true;
         l->held += nib__slice_bytes(&l->slices[slice]);
         NIB_TRY(set_values(l, slice, 0, err));
     }
-    const uint64_t count = (uint64_t)l->tokens * (uint64_t)l->width;
+    const uint64_t count = (uint64_t)l->text.tokens * (uint64_t)l->width;
     memcpy(nib__slice_inputs(&l->slices[slice]), l->states + (uint64_t)slice * count,
            count * sizeof(float));
     return NIB_OK;
@@ -312,21 +325,21 @@ static void leave_slice(learning *l, int64_t slice)
 
 /* ---- a step ---- */
 
-/* The first states of a batch: what the first layer reads. */
-static nib_status embed(learning *l, int64_t batch, nib_err *err)
+nib_status nib__learn_embed(nib_gptq_run *g, const nib_learn_text *text, int64_t batch, float *out,
+                            nib_err *err)
 {
-    nib_gptq_run *g = l->g;
+    const int64_t width = g->model->net.config.width;
     nib_slot slots[NIB_CHUNK];
-    for (int64_t done = 0; done < l->tokens;) {
-        const int64_t at = done % l->length,
-                      part = nib__min(nib__min(NIB_CHUNK, l->length - at), l->tokens - done);
+    for (int64_t done = 0; done < text->tokens;) {
+        const int64_t at = done % text->length,
+                      part = nib__min(nib__min(NIB_CHUNK, text->length - at), text->tokens - done);
         if (at == 0)
             nib__kv_truncate(&g->runner.kv, 0, 0);
         for (int64_t i = 0; i < part; i++)
             slots[i] = (nib_slot){.position = (int32_t)(at + i),
-                                  .token = g->ids[batch * l->tokens + done + i]};
-        NIB_TRY(nib__runner_part(&g->runner, slots, part, 0, g->first[0], NULL,
-                                 l->states + done * l->width, err));
+                                  .token = g->ids[batch * text->tokens + done + i]};
+        NIB_TRY(nib__runner_part(&g->runner, slots, part, 0, g->first[0], NULL, out + done * width,
+                                 err));
         done += part;
     }
     return NIB_OK;
@@ -337,10 +350,10 @@ static nib_status find_logits(learning *l, int64_t batch, nib_err *err)
 {
     nib_gptq_run *g = l->g;
     const int64_t vocab = g->model->net.config.vocab;
-    for (int64_t done = 0; done < l->tokens; done += NIB_CHUNK)
+    for (int64_t done = 0; done < l->text.tokens; done += NIB_CHUNK)
         NIB_TRY(nib__runner_logits(&g->runner, g->first[l->layers],
-                                   nib__min(NIB_CHUNK, l->tokens - done),
-                                   g->stored.state + (batch * l->tokens + done) * g->width,
+                                   nib__min(NIB_CHUNK, l->text.tokens - done),
+                                   g->stored.state + (batch * l->text.tokens + done) * g->width,
                                    l->logits + done * vocab, err));
     return NIB_OK;
 }
@@ -349,9 +362,9 @@ static nib_status find_logits(learning *l, int64_t batch, nib_err *err)
  * the output layer's scales, after its backward pass; 0: none. */
 static nib_status run_forward(learning *l, int64_t batch, float rate, double *loss, nib_err *err)
 {
-    const uint64_t count = (uint64_t)l->tokens * (uint64_t)l->width;
+    const uint64_t count = (uint64_t)l->text.tokens * (uint64_t)l->width;
     double none;
-    NIB_TRY(embed(l, batch, err));
+    NIB_TRY(nib__learn_embed(l->g, &l->text, batch, l->states, err));
     NIB_TRY(find_logits(l, batch, err));
     for (int64_t i = 0; i < l->layers; i++) {
         l->left = l->states + (uint64_t)(i + 1) * count;
@@ -360,14 +373,14 @@ static nib_status run_forward(learning *l, int64_t batch, float rate, double *lo
         leave_slice(l, i);
     }
     NIB_TRY(open_slice(l, l->layers, err));
-    return nib__slice_run(&l->slices[l->layers], 1.0F / (float)l->tokens, rate > 0, loss, err);
+    return nib__slice_run(&l->slices[l->layers], 1.0F / (float)l->text.tokens, rate > 0, loss, err);
 }
 
 /* After a backward pass of a slice: keeps the gradient of its inputs, and moves its scales. */
 static nib_status take_gradients(learning *l, int64_t slice, float rate, nib_err *err)
 {
     memcpy(l->gradient, nib__slice_inputs_gradient(&l->slices[slice]),
-           (size_t)(l->tokens * l->width) * sizeof *l->gradient);
+           (size_t)(l->text.tokens * l->width) * sizeof *l->gradient);
     NIB_TRY(set_values(l, slice, rate, err));
     leave_slice(l, slice);
     return NIB_OK;
@@ -378,7 +391,7 @@ static nib_status run_step(learning *l, nib_err *err)
     const int64_t step = l->steps;
     const float rate = first_rate * (1 - (float)step / NIB_LEARN_STEPS);
     double loss, none;
-    NIB_TRY(run_forward(l, step % l->batches, rate, &loss, err));
+    NIB_TRY(run_forward(l, step % l->text.batches, rate, &loss, err));
     if (!isfinite(loss))
         return nib__fail(err, NIB_CHECK_FAILED, "learn: the logits of step %lld are not finite",
                          (long long)step + 1);
@@ -396,14 +409,14 @@ static nib_status run_step(learning *l, nib_err *err)
 static nib_status measure(learning *l, double *mean, nib_err *err)
 {
     double sum = 0;
-    for (int64_t i = 0; i < l->batches; i++) {
+    for (int64_t i = 0; i < l->text.batches; i++) {
         double loss;
         NIB_TRY(run_forward(l, i, 0, &loss, err));
         leave_slice(l, l->layers);
         sum += loss;
         NIB_TRY(nib__gptq_count(l->g, cost_of_loss(l), err));
     }
-    *mean = sum / (double)(l->batches * l->tokens);
+    *mean = sum / (double)(l->text.batches * l->text.tokens);
     return NIB_OK;
 }
 
@@ -430,8 +443,8 @@ static nib_status open_learning(learning *l, nib_err *err)
 {
     const nib_gptq_run *g = l->g;
     const uint64_t slices = (uint64_t)l->layers + 1,
-                   state = (uint64_t)l->tokens * (uint64_t)l->width,
-                   logits = (uint64_t)l->tokens * (uint64_t)g->model->net.config.vocab;
+                   state = (uint64_t)l->text.tokens * (uint64_t)l->width,
+                   logits = (uint64_t)l->text.tokens * (uint64_t)g->model->net.config.vocab;
     l->weights = nib__arena_take(&l->arena, g->model->net.site_count, sizeof *l->weights);
     l->slices = nib__arena_take(&l->arena, slices, sizeof *l->slices);
     l->is_open = nib__arena_take(&l->arena, slices, sizeof *l->is_open);
@@ -543,10 +556,11 @@ static nib_status store(const learning *l, bool is_better, nib_err *err)
 nib_status nib__learn(nib_gptq_run *g, nib_err *err)
 {
     const size_t head = g->model->net.site_count - 1;
-    learning l = {
-        .g = g, .layers = g->model->net.config.layers, .width = g->model->net.config.width};
+    learning l = {.g = g,
+                  .text = nib__learn_text(g),
+                  .layers = g->model->net.config.layers,
+                  .width = g->model->net.config.width};
     bool is_better = false;
-    cut_text(&l);
     nib__arena_init(&l.arena, &g->model->engine->allocator, 0);
     nib_status status = nib__gptq_load_stored(g, head, err);
     if (status == NIB_OK)

@@ -7,6 +7,7 @@
 #include "coded_check.h"
 #include "fold.h"
 #include "imatrix.h"
+#include "learn.h"
 #include "quantize_run.h"
 #include "quantizer.h"
 
@@ -216,6 +217,8 @@ static nib_status run_gptq(work *w, const char *text, nib_err *err)
     w->gptq.ledger = &w->ledger;
     w->gptq.arena = &w->arena;
     w->gptq.orders = w->asked.orders;
+    w->gptq.rounds = w->examiner == NULL || w->examiner->rounds;
+    w->asked.rounding_steps = w->gptq.rounds ? NIB_LEARN_ROUNDING : 0;
     if (w->examiner != NULL)
         NIB_TRY(use_new_store(w, err));
     NIB_TRY(nib__gptq(&w->gptq, w->model, err));

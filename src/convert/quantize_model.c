@@ -290,6 +290,7 @@ static nib_status forecast(double *seconds, work *w, nib_err *err)
     nib_gptq coding = {.layers = w->layers,
                        .request = w->options->request,
                        .text = w->options->calibrate,
+                       .rounds = w->examiner->rounds,
                        .ledger = &w->ledger,
                        .arena = &w->arena};
     nib_scaling scaling = {.layers = w->layers,

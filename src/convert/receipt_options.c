@@ -125,6 +125,8 @@ void nib__asked_json(const void *ctx, nib_jsonw *w)
     put_counts(w, "layers", nib__ptq_names, asked->layers, NIB_PTQ_COUNT);
     if (nib__asked_has_sweeps(asked))
         put_counts(w, "orders", nib__order_names, asked->orders, NIB_INPUTS_ORDERS);
+    if (asked->layers[NIB_PTQ_LEARN] != 0 && asked->rounding_steps != 0)
+        nib__jsonw_pair_int(w, "rounding_steps", asked->rounding_steps);
     if (asked->held_out != 0)
         nib__jsonw_pair_int(w, "held_out", asked->held_out);
     if (asked->checked != 0)

@@ -30,6 +30,7 @@ typedef struct nib_asked {
     size_t layers[NIB_PTQ_COUNT];            /* coded by each method, "rtn" included */
     size_t orders[NIB_INPUTS_ORDERS];        /* coded in each order of inputs */
     int64_t held_out;                        /* nib_scaling.held_out; 0: none */
+    int64_t rounding_steps;                  /* of learn's codes, a layer; 0: they stay */
     int64_t checked;                         /* nib_coded_comparison.tokens of search and hqq */
     const char *device;                      /* computed codes; NULL: the CPU */
     const struct nib_quant_device *codes_by; /* writing: says whether a device did; NULL: none */

@@ -2,6 +2,7 @@
  *
  * Reads the receipt in a manifest. Unknown members are refused: they might change the output.
  */
+#include "learn.h"
 #include "manifest.h"
 #include "receipt_options.h"
 
@@ -250,6 +251,9 @@ static bool read_member(reader *r)
         r->out->has_orders = true;
         return read_counts(r, "\"orders\"", nib__order_names, asked->orders, NIB_INPUTS_ORDERS);
     }
+    if (nib__json_is(json, "rounding_steps"))
+        return nib__json_read_int64(json, NIB_LEARN_ROUNDING, NIB_LEARN_ROUNDING,
+                                    &asked->rounding_steps);
     if (nib__json_is(json, "held_out"))
         return nib__json_read_int64(json, 1, INT64_MAX, &asked->held_out);
     if (nib__json_is(json, "checked"))

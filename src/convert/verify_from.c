@@ -393,6 +393,7 @@ static nib_status make_again(check *c)
     const nib_examiner examiner = {.examine = see_made,
                                    .ctx = c,
                                    .ascending = has_old_order(&c->receipt),
+                                   .rounds = asked->rounding_steps != 0,
                                    .held_out = asked->held_out,
                                    .checked = asked->checked,
                                    .seed = asked->seed};
@@ -434,6 +435,10 @@ static void note_receipt(check *c)
         nib__ledger_add_note(&c->notes, "receipt",
                              "it names no order of inputs, so they are coded as stored, as "
                              "programs did before receipts named it");
+    if (r->asked.layers[NIB_PTQ_LEARN] != 0 && r->asked.rounding_steps == 0)
+        nib__ledger_add_note(&c->notes, "receipt",
+                             "it names no steps of rounding, so learn moves scales and keeps the "
+                             "codes of qronos, as programs did before receipts named them");
     if (nib__asked_has_scales(&r->asked) && r->asked.held_out == 0)
         nib__ledger_add_note(&c->notes, "receipt",
                              "it names no tokens held out, so scales of inputs are chosen by the "

@@ -51,6 +51,14 @@ float nib__quant_inverse(const nib_quantizer *q);
  * finite. */
 bool nib__quantizer_fix(nib_quantizer *q, const float range[2]);
 
+/* What the codes of a scheme stand for, without scale and zero, ascending; not of super-blocks. */
+typedef struct nib_code_levels {
+    int count; /* at least 2 */
+    int8_t code[256];
+    float value[256];
+} nib_code_levels;
+void nib__quant_levels(nib_code_levels *out, const nib_quantizer *q);
+
 /* Smallest and largest of x, count >= 1; false if one is NaN or infinite. */
 bool nib__quant_range(const float *x, int64_t count, float *low, float *high);
 

@@ -105,11 +105,12 @@ static void note_methods(nib_ledger *ledger)
         if (count > 0)
             nib__ledger_add_note(
                 ledger, "method",
-                "%s: %zu layer%s, whose %s is %.1f %% below that of rounding%s, on average", method,
+                "%s: %zu layer%s, whose %s %s %.1f %% below that of rounding%s, on average", method,
                 count, count == 1 ? "" : "s",
                 m == NIB_PTQ_HQQ                     ? "error to the power 11/16"
                 : nib__ptq_scales((nib_ptq_method)m) ? "error of the layer's output"
                                                      : "weighted squared error",
+                m == NIB_PTQ_LEARN ? "before learning was" : "is",
                 100 * (1 - left / (double)count), m == NIB_PTQ_ROTATE ? " rotated weights" : "");
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The method learn: gradients of a model cut into layers equal those of a training step, and scales
- * move against theirs.
+ * The method learn: gradients of a model cut into layers equal those of a training step, scales
+ * move against theirs, and the levels among which codes are tuned are those that codes stand for.
  */
 #include "families.h"
 #include "learn_scales.h"
@@ -207,11 +207,48 @@ static void test_scales(void **state)
     }
 }
 
+/* ---- levels ---- */
+
+/* Rounding gives each level its code, and nothing below the first or above the last. */
+static void check_levels(const char *name, int count, float low, float high)
+{
+    enum { MANY = 256 };
+    nib_code_levels levels;
+    nib_scheme scheme;
+    nib_quantizer q;
+    nib_weight w = {0};
+    nib_err err;
+    ok(nib__scheme_parse(&scheme, name, strlen(name), &err), &err);
+    ok(nib__quantizer_init(&q, &scheme, NIB_TYPE_F32, MANY, &err), &err);
+    nib__quant_levels(&levels, &q);
+    w.scheme = scheme;
+    assert_int_equal(levels.count, count);
+    assert_true(levels.value[0] == low && levels.value[count - 1] == high);
+    for (int i = 0; i < count; i++) {
+        assert_true(i == 0 || levels.value[i] > levels.value[i - 1]);
+        assert_true(nib__weight_value(&w, levels.code[i], 1, 0) == levels.value[i]);
+    }
+}
+
+static void test_levels(void **state)
+{
+    (void)state;
+    check_levels("int4wo-sym", 16, -8, 7);
+    check_levels("int4wo-g32-intzero", 16, -8, 7);
+    check_levels("int2wo", 4, -2, 1);
+    check_levels("int8wo-g32-ggml", 255, -127, 127);
+    check_levels("iq4_nl", 16, -127, 113);
+    check_levels("mxfp4", 15, -6, 6);
+    check_levels("nvfp4", 15, -6, 6);
+    check_levels("fp8wo", 253, -448, 448);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slices),
         cmocka_unit_test(test_scales),
+        cmocka_unit_test(test_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

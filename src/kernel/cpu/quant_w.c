@@ -165,6 +165,39 @@ bool nib__quant_range(const float *x, int64_t count, float *low, float *high)
     return range_of(x, count, low, high);
 }
 
+/* Whether a code is one of a scheme's; *value: what it stands for. */
+static bool code_level(float *value, const searched *s, int8_t code)
+{
+    const float number = (float)code;
+    switch (s->grid) {
+    case GRID_E4M3: *value = nib__e4m3_to_f32((uint8_t)code); return isfinite(*value);
+    case GRID_E2M1: *value = nib__e2m1_to_f32((uint8_t)code); return code >= 0 && code < 16;
+    case GRID_LEVELS: *value = number; return nearest_level(number) == number;
+    default: *value = number; return number >= s->lowest && number <= s->highest;
+    }
+}
+
+void nib__quant_levels(nib_code_levels *out, const nib_quantizer *q)
+{
+    const searched s = codes_of_scheme(q, nib__quant_family(&q->scheme));
+    out->count = 0;
+    for (int code = INT8_MIN; code <= INT8_MAX; code++) {
+        float value;
+        if (!code_level(&value, &s, (int8_t)code))
+            continue;
+        int at = out->count;
+        while (at > 0 && out->value[at - 1] > value)
+            at--;
+        if (at > 0 && out->value[at - 1] == value) /* the other 0 of a float format */
+            continue;
+        memmove(out->value + at + 1, out->value + at, (size_t)(out->count - at) * sizeof value);
+        memmove(out->code + at + 1, out->code + at, (size_t)(out->count - at));
+        out->value[at] = value;
+        out->code[at] = (int8_t)code;
+        out->count++;
+    }
+}
+
 void nib__quant_store(void *out, nib_type type, int64_t at, float value)
 {
     char *to = (char *)out + at * (nib__type_bits(type) / 8);
