@@ -32,6 +32,7 @@ typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG
     X(ADD, "add")                                                                                  \
     X(SCALE, "scale")           /* multiplies by a number, or soft-caps */                         \
     X(STORE_KV, "copy")         /* writes keys and values to the KV cache */                       \
+    X(SHORT_CONV, "short_conv") /* a causal convolution of each channel over the last tokens */    \
     X(GATHER, "gather")         /* reorders columns to a weight's act-order */                     \
     X(ROUTE, "route")           /* chooses each token's experts from the router's logits */        \
     X(SORT, "sort")             /* lists the rows of each expert, from the choice of ROUTE */      \

@@ -63,6 +63,7 @@ typedef union nib_run {
     void (*swiglu)(const nib_swiglu *a, int64_t m0, int64_t m1);
     void (*add)(const nib_add *a, int64_t m0, int64_t m1);
     void (*scale)(const nib_scale *a, int64_t m0, int64_t m1);
+    void (*short_conv)(const nib_short_conv *a, int64_t channel0, int64_t channel1);
     void (*gather)(const nib_gather *a, int64_t m0, int64_t m1);
     void (*route)(const nib_route_tokens *a, int64_t m0, int64_t m1);
     void (*sort)(const nib_sort_rows *a);
@@ -180,6 +181,7 @@ extern const nib_family nib__family_linear_backward; /* dx and dW: linear_backwa
 extern const nib_family nib__family_cast;            /* training's operands: cast_rows.c */
 extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, cache: token_rows.c */
 extern const nib_family nib__family_experts;        /* of mixtures: experts_rows.c */
+extern const nib_family nib__family_conv;           /* short convolutions: conv_rows.c */
 extern const nib_family nib__family_attn;           /* attention: attn_rows.c */
 extern const nib_family nib__family_sample;         /* sampling: sample_rows.c */
 extern const nib_family nib__family_attn_dx;        /* its gradients: attn_dx_rows.c */

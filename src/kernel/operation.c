@@ -107,6 +107,14 @@ static void run_scale(const nib_kernel *row, const void *args, int64_t begin, in
     row->run.scale(args, begin, end);
 }
 
+/* Parts are channels. */
+static void run_short_conv(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                           void *scratch)
+{
+    (void)scratch;
+    row->run.short_conv(args, begin, end);
+}
+
 static void run_gather(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
                        void *scratch)
 {
@@ -258,6 +266,9 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
     [NIB_OP_ADD] = {run_add, .values = 3, .by_tokens = true, .inplace = {NIB_INPLACE_SECOND},
                     .always_inplace = true, .commutes = true},
     [NIB_OP_SCALE] = {run_scale, .values = 2, .by_tokens = true, .inplace = {NIB_INPLACE_FIRST}},
+    /* of three columns for each channel: all are read, then a state of a few tokens, and two values
+     * are written */
+    [NIB_OP_SHORT_CONV] = {run_short_conv, .values = 3},
     [NIB_OP_GATHER] = {run_gather, .values = 2, .by_tokens = true},
     [NIB_OP_ROUTE] = {run_route, .values = 1, .by_tokens = true},
     [NIB_OP_SORT] = {run_sort, .values = 1},

@@ -284,6 +284,27 @@ typedef struct nib_add {
     int64_t m, width, ldx, ldy;
 } nib_add;
 
+enum { NIB_TAPS_MAX = 64 /* inputs that a short convolution reads */ };
+
+/* A causal convolution of each channel by itself, over the last `taps` tokens of a sequence,
+ * between two gates (Liquid AI, LFM2, 2025). u = before * x, rounded, is kept in the state; y =
+ * after * the sum over taps, the oldest first, from 0, of weight * u: one fused multiply-add each.
+ * Taps before position 0 are left out. Parts are channels, and a part takes the slots in order, so
+ * a token has the same bits whatever else is in the pass. The slots of a sequence are in order of
+ * position. */
+typedef struct nib_short_conv {
+    const float *x;              /* [m][ldx] */
+    const float *before, *after; /* [m][ldx]; NULL: no such gate */
+    const float *weight;         /* [taps][channels], that of the newest token last */
+    float *out;                  /* [m][ldo]; not x */
+    int64_t m, channels, taps, ldx, ldo;
+    const int32_t *sequence, *position; /* [m] */
+    /* [sequences][room][channels]: u of position p is in row p % room. A part reads the rows of the
+     * taps - 1 positions before each slot, and writes its own. */
+    float *state;
+    int64_t room; /* at least taps */
+} nib_short_conv;
+
 /* out[i][j] = x[i][order[j]]: inputs in the order of a weight's stored columns */
 typedef struct nib_gather {
     const float *x;       /* [m][ldx] */

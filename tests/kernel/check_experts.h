@@ -6,7 +6,7 @@
 #ifndef NIB_CHECK_EXPERTS_H
 #define NIB_CHECK_EXPERTS_H
 
-#include "check_token.h"
+#include "check_conv.h"
 
 /* ---- route ---- */
 
@@ -301,6 +301,7 @@ static token_check token_check_of(nib_op op)
     case NIB_OP_SCALE: return check_scale;
     case NIB_OP_ADD: return check_add;
     case NIB_OP_GATHER: return check_gather;
+    case NIB_OP_SHORT_CONV: return check_short_conv;
     case NIB_OP_ROPE: return check_rope;
     case NIB_OP_EMBED: return check_embed;
     case NIB_OP_STORE_KV: return check_store;
