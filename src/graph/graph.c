@@ -149,6 +149,29 @@ int nib__build_vector(nib_build *b, int64_t layer, const char *name, int64_t n)
         name);
 }
 
+int nib__build_taps(nib_build *b, int64_t layer, const char *part, int64_t channels, int64_t taps)
+{
+    return add_weight(b,
+                      (nib_graph_weight){.kind = NIB_WEIGHT_NORM,
+                                         .layer = layer,
+                                         .n = channels * taps,
+                                         .k = 1,
+                                         .heads = 1,
+                                         .taps = taps},
+                      part);
+}
+
+int nib__graph_vector_shape(int64_t shape[NIB_NORM_RANK], const nib_graph_weight *weight)
+{
+    if (weight->taps > 0) {
+        shape[0] = weight->n / weight->taps, shape[1] = 1, shape[2] = weight->taps;
+        return 3;
+    }
+    const bool by_head = weight->heads > 1;
+    shape[0] = by_head ? weight->heads : weight->n, shape[1] = weight->n / weight->heads;
+    return by_head ? 2 : 1;
+}
+
 /* ---- operations ---- */
 
 static int add_node(nib_build *b, nib_graph_node node, int64_t columns)
@@ -348,4 +371,12 @@ int nib__emit_scale_by(nib_build *b, int x, int weight)
     return add_node(
         b, (nib_graph_node){.op = NIB_OP_SCALE, .in = {x, NIB_NO_ID}, .weight = weight, .scale = 1},
         columns_of(b, x));
+}
+
+int nib__emit_short_conv(nib_build *b, int x, int weight)
+{
+    enum { COLUMNS = 3 }; /* of each channel */
+    return add_node(
+        b, (nib_graph_node){.op = NIB_OP_SHORT_CONV, .in = {x, NIB_NO_ID}, .weight = weight},
+        columns_of(b, x) / COLUMNS);
 }

@@ -38,6 +38,8 @@ typedef struct nib_graph_weight {
                           a matrix: heads of which it belongs to one; 0: none */
     bool bare;         /* a norm: `name` is the whole name of its tensor */
     double eps;        /* of a norm; 0: the config's */
+    int64_t taps;      /* above 0: of a short convolution, [n / taps][1][taps], the newest input's
+                          last */
     bool shares_input; /* a linear layer with the same input as the one before it */
 } nib_graph_weight;
 
@@ -52,8 +54,8 @@ typedef struct nib_graph_node {
     int in[NIB_NODE_INPUTS];    /* values; NIB_NO_ID: none */
     int out;                    /* value; NIB_NO_ID: writes state */
     int weight;                 /* weight; ROUTE: the bias, or factors of the experts' weights;
-                                   ATTN: the sinks; SCALE: a factor; NIB_NO_ID: none, which for a
-                                   NORM means 1 */
+                                   ATTN: the sinks; SCALE: a factor; SHORT_CONV: its taps;
+                                   NIB_NO_ID: none, which for a NORM means 1 */
     int weight_step;            /* LINEAR_EXPERTS, LINEAR_HEADS: from one weight to the next one */
     int64_t layer;              /* decoder layer, whose state it reads or writes; -1: none */
     int64_t heads;              /* NORM, ROPE, ATTN, LINEAR_HEADS: rows per token */
@@ -90,6 +92,10 @@ NIB_INLINE bool nib__graph_begins_layer(const nib_graph *g, size_t i)
     return nib__graph_weight(g, NIB_WEIGHT_MATRIX, i)->layer !=
            nib__graph_weight(g, NIB_WEIGHT_MATRIX, i - 1)->layer;
 }
+
+/* Writes the stored shape of a weight that is read as f32; returns its rank. */
+enum { NIB_NORM_RANK = 3 };
+int nib__graph_vector_shape(int64_t shape[NIB_NORM_RANK], const nib_graph_weight *weight);
 
 /* ---- building one ---- */
 
@@ -137,6 +143,9 @@ int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t heads
 /* A vector that is stored under its own name, without .weight. */
 int nib__build_vector(nib_build *b, int64_t layer, const char *name, int64_t n);
 
+/* The weight of a short convolution: [channels][1][taps]. */
+int nib__build_taps(nib_build *b, int64_t layer, const char *part, int64_t channels, int64_t taps);
+
 /* Each returns the value that it writes. */
 int nib__emit_embed(nib_build *b, int weight);
 int nib__emit_linear(nib_build *b, int x, int weight);
@@ -183,5 +192,8 @@ int nib__emit_combine(nib_build *b, int rows, int routing_value, const nib_routi
 int nib__emit_scale(nib_build *b, int x, double scale, double cap);
 /* Multiplies by a weight of one element. */
 int nib__emit_scale_by(nib_build *b, int x, int weight);
+/* A short convolution between two gates: x has three columns for each channel, all gates before it,
+ * all gates after it, then all inputs. It keeps the last inputs in the state of its layer. */
+int nib__emit_short_conv(nib_build *b, int x, int weight);
 
 #endif

@@ -360,6 +360,17 @@ static const rule *rule_of(nib_op op)
     return &rules[i];
 }
 
+/* Whether every operation has a rule. */
+static nib_status check_rules(const nib_graph *g, nib_err *err)
+{
+    for (size_t i = 0; i < g->node_count; i++)
+        if (rule_of(g->nodes[i].op)->op != g->nodes[i].op)
+            return nib__fail(err, NIB_UNSUPPORTED,
+                             "the operation %s runs, but it cannot be trained yet",
+                             nib__op_names[g->nodes[i].op]);
+    return NIB_OK;
+}
+
 /* ---- the forward pass ---- */
 
 static void add_forward(lister *l, size_t i)
@@ -654,6 +665,7 @@ nib_status nib__graph_training(nib_training *out, const nib_graph *graph, nib_ac
     lister l = {.graph = graph, .checkpointing = checkpointing, .allocator = arena->allocator};
     bool *crosses;
     *out = (nib_training){0};
+    NIB_TRY(check_rules(graph, err));
     if (!allocate_lists(&l, &crosses, arena))
         return nib__fail_memory(err, graph->node_count * sizeof *out->nodes, "a training step");
     list_all(&l, out, crosses);

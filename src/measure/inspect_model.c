@@ -64,8 +64,11 @@ static nib_status list_expected(nib_expected **out, size_t *count, const nib_net
         const nib_graph_weight *norm = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i);
         const bool own = norm->heads > 1;
         list[used++] = (nib_expected){.name = norm->name,
-                                      .n = own ? norm->heads : norm->n,
+                                      .n = own              ? norm->heads
+                                           : norm->taps > 0 ? norm->n / norm->taps
+                                                            : norm->n,
                                       .k = own ? norm->n / norm->heads : 0,
+                                      .taps = norm->taps,
                                       .bare = norm->bare,
                                       .bias = norm->bias};
     }

@@ -21,7 +21,17 @@ nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t conte
                           .context = context,
                           .type = type,
                           .window = c->window,
-                          .window_layers = c->window_layers};
+                          .window_layers = c->window_layers,
+                          .states = {.layers = c->layers,
+                                     .has = c->conv_layers,
+                                     .channels = c->width,
+                                     .taps = c->conv_taps,
+                                     .sequences = sequences}};
+}
+
+static bool has_keys(const nib_kv_shape *s, int64_t layer)
+{
+    return s->states.has == NULL || !s->states.has[layer];
 }
 
 /* Keys and values, or keys alone. */
@@ -44,7 +54,8 @@ static bool has_own_heads(const nib_kv_shape *s)
  * others, or have other heads. */
 static bool is_windowed(const nib_kv_shape *s, int64_t layer)
 {
-    return s->window > 0 && (s->window_layers == NULL || s->window_layers[layer]) &&
+    return has_keys(s, layer) && s->window > 0 &&
+           (s->window_layers == NULL || s->window_layers[layer]) &&
            (kept_window(s) > 0 || has_own_heads(s));
 }
 
@@ -56,11 +67,12 @@ static int64_t blocks_per_sequence(const nib_kv_shape *s, int64_t window)
     return window == 0 ? all : nib__min(all, nib__ceil_div(positions - 1, NIB_CACHE_BLOCK) + 1);
 }
 
-static int64_t windowed_layers(const nib_kv_shape *s)
+/* Layers with the window, or without it. */
+static int64_t count_layers(const nib_kv_shape *s, bool windowed)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < s->layers; i++)
-        count += is_windowed(s, i);
+        count += has_keys(s, i) && is_windowed(s, i) == windowed;
     return count;
 }
 
@@ -92,14 +104,14 @@ static nib_status size_group(nib_kv_group *g, const nib_kv_shape *s, bool on_gpu
 /* Lists the groups that have layers; returns how many. */
 static int64_t list_groups(nib_kv_group groups[NIB_KV_GROUPS], const nib_kv_shape *s)
 {
-    const int64_t windowed = windowed_layers(s);
+    const int64_t windowed = count_layers(s, true), others = count_layers(s, false);
     /* without own heads, layers with a window that is not kept are in this group, too */
     const int64_t kv_heads = s->global_kv_heads > 0 ? s->global_kv_heads : s->kv_heads,
                   head_dim = s->global_head_dim > 0 ? s->global_head_dim : s->head_dim;
     int64_t count = 0;
-    if (windowed < s->layers)
-        groups[count++] = (nib_kv_group){
-            .layers = s->layers - windowed, .kv_heads = kv_heads, .head_dim = head_dim};
+    if (others > 0)
+        groups[count++] =
+            (nib_kv_group){.layers = others, .kv_heads = kv_heads, .head_dim = head_dim};
     if (windowed > 0)
         groups[count++] = (nib_kv_group){.window = kept_window(s),
                                          .layers = windowed,
@@ -141,6 +153,9 @@ nib_status nib__kv_measure(nib_kv_size *out, const nib_kv_shape *shape, nib_err 
         out->window_layers = groups[g].layers;
         out->window_positions = groups[g].blocks / shape->sequences * NIB_CACHE_BLOCK;
     }
+    out->state_layers = nib__states_count(&shape->states);
+    NIB_TRY(nib__states_measure(&out->state_bytes, &shape->states, err));
+    out->bytes += out->state_bytes;
     return NIB_OK;
 }
 
@@ -189,8 +204,10 @@ static nib_status open_groups(nib_kv *kv, const nib_kv_shape *s, nib_err *err)
     if (!kv->group_of || !kv->place)
         return nib__fail_memory(err, (uint64_t)(2 * s->layers) * sizeof(int32_t), WHAT);
     for (int64_t i = 0; i < s->layers; i++) {
-        kv->group_of[i] = is_windowed(s, i) ? (int32_t)kv->group_count - 1 : 0;
-        kv->place[i] = next[kv->group_of[i]]++;
+        kv->group_of[i] = !has_keys(s, i)     ? -1
+                          : is_windowed(s, i) ? (int32_t)kv->group_count - 1
+                                              : 0;
+        kv->place[i] = has_keys(s, i) ? next[kv->group_of[i]]++ : -1;
     }
     for (int64_t g = 0; g < kv->group_count; g++)
         NIB_TRY(open_group(kv, &kv->groups[g], err));
@@ -214,7 +231,9 @@ nib_status nib__kv_open(nib_kv *out, const nib_kv_shape *shape, nib_gpu *gpu,
                  .type = shape->type,
                  .table_ld = nib__ceil_div(shape->context, NIB_CACHE_BLOCK)};
     NIB_TRY(find_groups(kv.groups, &kv.group_count, shape, gpu != NULL, err));
-    const nib_status status = open_groups(&kv, shape, err);
+    nib_status status = open_groups(&kv, shape, err);
+    if (status == NIB_OK)
+        status = nib__states_open(&kv.states, &shape->states, a, err);
     if (status != NIB_OK)
         nib__kv_close(&kv);
     else
@@ -240,6 +259,7 @@ void nib__kv_close(nib_kv *kv)
 {
     for (int64_t g = 0; g < kv->group_count; g++)
         close_group(kv, &kv->groups[g]);
+    nib__states_close(&kv->states);
     nib__release(kv->allocator, kv->group_of);
     nib__release(kv->allocator, kv->place);
     nib__release(kv->allocator, kv->lengths);
@@ -305,6 +325,7 @@ static void take_block(nib_kv_group *g, int32_t *entry)
 
 void nib__kv_place(nib_kv *kv, int64_t sequence, int64_t position)
 {
+    nib__states_place(&kv->states, sequence, position);
     for (int64_t i = 0; i < kv->group_count; i++) {
         nib_kv_group *g = &kv->groups[i];
         int32_t *table = g->tables + sequence * kv->table_ld;
@@ -328,7 +349,7 @@ int64_t nib__kv_cut(const nib_kv *kv, int64_t sequence, int64_t position)
         if (nib__max(seen, 0) < (int64_t)g->firsts[sequence] * NIB_CACHE_BLOCK)
             return 0;
     }
-    return position;
+    return nib__states_reach(&kv->states, sequence, position) ? position : 0;
 }
 
 int64_t nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position)
@@ -343,6 +364,8 @@ int64_t nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position)
         if (position == 0)
             g->firsts[sequence] = 0;
     }
+    if (position == 0)
+        nib__states_clear(&kv->states, sequence);
     kv->lengths[sequence] = (int32_t)position;
     return position;
 }
@@ -372,6 +395,8 @@ void nib__kv_share(nib_kv *kv, int64_t from, int64_t to, int64_t positions)
         g->firsts[to] = positions > 0 ? g->firsts[from] : 0;
         g->stale = true;
     }
+    if (positions > 0)
+        nib__states_copy(&kv->states, from, to);
     kv->lengths[to] = (int32_t)positions;
 }
 
@@ -402,7 +427,7 @@ uint64_t nib__kv_bytes(const nib_kv *kv)
     uint64_t sum = 0;
     for (int64_t g = 0; g < kv->group_count; g++)
         sum += kv->groups[g].block_bytes;
-    return sum;
+    return sum + kv->states.bytes;
 }
 
 uint64_t nib__kv_used_bytes(const nib_kv *kv)
@@ -412,6 +437,8 @@ uint64_t nib__kv_used_bytes(const nib_kv *kv)
         const nib_kv_group *g = &kv->groups[i];
         sum += g->block_bytes / (uint64_t)g->blocks * (uint64_t)(g->blocks - g->free_count);
     }
+    for (int64_t s = 0; s < kv->sequences; s++)
+        sum += kv->lengths[s] > 0 ? kv->states.bytes / (uint64_t)kv->sequences : 0;
     return sum;
 }
 

@@ -11,11 +11,13 @@
 
 #include "config.h"
 #include "gpu.h"
+#include "states.h"
 
 enum {
     NIB_KV_GROUPS = 2,
     /* Positions that a layer keeps beside its window: those of one pass, whose first slot sees the
-     * window before it. Also how many positions a sequence can always be rolled back. */
+     * window before it. Also how many positions a sequence without states can always be rolled
+     * back. */
     NIB_CACHE_SPARE = 512
 };
 
@@ -29,17 +31,20 @@ typedef struct nib_kv_shape {
     int64_t window;            /* positions a query sees, including its own; 0: all */
     const bool *window_layers; /* [layers] layers that have the window; NULL: all */
     int64_t value_dim;         /* > 0: no values are kept; they are the keys' first dimensions */
+    nib_state_shape states;    /* of layers that keep no keys */
 } nib_kv_shape;
 
 nib_kv_shape nib__kv_shape(const nib_config *config, int64_t sequences, int64_t context,
                            nib_type type);
 /* Bytes of a position in all layers. */
 uint64_t nib__kv_shape_bytes(const nib_kv_shape *shape);
-/* Bytes of all keys and values, and what a windowed layer holds per sequence. */
+/* Bytes of all keys, values and states, and what a windowed layer holds per sequence. */
 typedef struct nib_kv_size {
     uint64_t bytes;
     int64_t window_layers;    /* layers whose window is shorter than the context; 0: none */
     int64_t window_positions; /* capacity of each such layer per sequence */
+    int64_t state_layers;     /* layers that keep a state instead of keys */
+    uint64_t state_bytes;     /* of all of them, counted in `bytes` */
 } nib_kv_size;
 /* NIB_NO_MEMORY: the size is over a limit; the error says what to ask for instead. */
 nib_status nib__kv_measure(nib_kv_size *out, const nib_kv_shape *shape, nib_err *err);
@@ -73,7 +78,8 @@ typedef struct nib_kv {
     int64_t table_ld;
     nib_kv_group groups[NIB_KV_GROUPS];
     int64_t group_count;
-    int32_t *group_of, *place; /* [layers] the layer's group, and its index there */
+    int32_t *group_of, *place; /* [layers] the layer's group, and its index there; -1: no keys */
+    nib_states states;         /* of layers without keys; on the CPU */
     int32_t *lengths;          /* [sequences] positions held, plus those freed before the window */
 } nib_kv;
 
@@ -88,7 +94,7 @@ nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_er
  * at most NIB_CACHE_SPARE of a sequence per pass. */
 void nib__kv_place(nib_kv *kv, int64_t sequence, int64_t position);
 /* The length a sequence can be rolled back to: the smaller of `position` and its length; 0 if a
- * window has already moved past that point. */
+ * window or a state has already moved past that point. */
 int64_t nib__kv_cut(const nib_kv *kv, int64_t sequence, int64_t position);
 /* Rolls a sequence back to nib__kv_cut's length, and returns it. */
 int64_t nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position);

@@ -40,7 +40,7 @@ typedef struct reader {
     bool bias, bias_given; /* attention_bias */
     int64_t head_dim;      /* as given; 0: absent */
     int64_t longest;       /* model_max_length; 0: absent */
-    unsigned classes;      /* bit per nib_arch whose class `architectures` names */
+    uint64_t classes;      /* bit per nib_arch whose class `architectures` names */
     nib_type dtypes[2];    /* dtype and torch_dtype, its older name */
 } reader;
 
@@ -301,7 +301,7 @@ static bool read_classes(reader *r, size_t at)
     while (nib__json_next(&r->json) == NIB_JSON_STRING) {
         for (size_t i = 0; nib__family_at(i) != NULL; i++)
             if (is_class(r, nib__family_at(i)))
-                r->classes |= 1U << i;
+                r->classes |= UINT64_C(1) << i;
         if (r->class_name == NULL)
             r->class_name = nib__json_string(&r->json, r->arena, NULL);
         if (r->class_name == NULL)
@@ -344,6 +344,7 @@ static const struct {
     {"rms_norm_eps", read_eps, NIB_EPS_RMS},
     {"layer_norm_eps", read_eps, NIB_EPS_LAYER},
     {"norm_epsilon", read_eps, NIB_EPS_NORM},
+    {"norm_eps", read_eps, NIB_EPS_PLAIN},
     {"attention_bias", read_bias, AT(bias)},
     {"mlp_bias", read_flag, AT(c.mlp_bias)},
     {"tie_word_embeddings", read_flag, AT(c.tied)},
@@ -357,6 +358,7 @@ static const struct {
     {"layer_types", read_layer_types, 0},
     {"mlp_only_layers", read_layer_numbers, AT(layers.dense)},
     {"moe_layers", read_layer_numbers, AT(layers.mixed)},
+    {"full_attn_idxs", read_layer_numbers, AT(layers.attending)},
     {"sliding_window", read_window, 0},
     {"attention_chunk_size", read_chunk, 0},
     {"use_sliding_window", read_flag, AT(layers.use_window)},
@@ -370,13 +372,21 @@ static const struct {
     {"eos_token_id", read_eos, AT(c.eos)},
 };
 
+static bool is_ignored(const reader *r)
+{
+    const char *const *key = r->family->ignored;
+    while (key != NULL && *key != NULL && !nib__json_is(&r->json, *key))
+        key++;
+    return key != NULL && *key != NULL;
+}
+
 static bool read_key(reader *r)
 {
     for (size_t i = 0; i < COUNT(keys); i++)
         if (nib__json_is(&r->json, keys[i].key))
             return nib__keys_own(r->family, keys[i].key) ? nib__keys_read(&r->keys, &r->json)
                                                          : keys[i].read(r, keys[i].at);
-    if (is_listed(&r->json, harmless, COUNT(harmless)))
+    if (is_listed(&r->json, harmless, COUNT(harmless)) || is_ignored(r))
         return nib__json_skip(&r->json);
     if (nib__keys_is_known(&r->json))
         return nib__keys_read(&r->keys, &r->json);
@@ -558,7 +568,7 @@ static nib_status check_act(const reader *r, const char *name, nib_err *err)
 static void report_class(const reader *r)
 {
     char shown[NIB_SHOWN];
-    if (r->class_name && (r->classes & 1U << r->c.arch) == 0)
+    if (r->class_name && (r->classes & UINT64_C(1) << r->c.arch) == 0)
         nib__ledger_add_overruled(r->ledger, "config-key", "architectures",
                                   nib__escape_string(shown, r->class_name), r->family->class_name,
                                   "model_type is \"%s\", which selects %s", r->family->name,

@@ -39,7 +39,8 @@ typedef enum nib_arch {
     NIB_ARCH_LLAMA4,
     NIB_ARCH_DEEPSEEK_V2,
     NIB_ARCH_DEEPSEEK_V3,
-    NIB_ARCH_KIMI_K2
+    NIB_ARCH_KIMI_K2,
+    NIB_ARCH_LFM2
 } nib_arch;
 
 typedef enum nib_rope_kind {
@@ -128,6 +129,15 @@ typedef struct nib_config {
     double attention_cap, logits_cap;                 /* nib_attn.cap, nib_scale.cap */
     double swiglu_limit;                              /* nib_swiglu.limit */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
+    const bool
+        *conv_layers;  /* [layers] layers with a short convolution in place of attention, which
+                                keep no keys; NULL: none */
+    int64_t conv_taps; /* inputs that it reads */
+    /* LFM2: the MLPs are two thirds of ffn wide, times ffn_factor, rounded up to ffn_multiple; with
+     * ffn_factor 0 neither is done */
+    bool ffn_adjusted;
+    double ffn_factor;
+    int64_t ffn_multiple;
     bool parallel;  /* attention and the MLP read one norm; only for families whose config
                        chooses */
     bool quantized; /* has a quantization_config; checkpoint.c says what is stored */
@@ -154,6 +164,12 @@ NIB_INLINE bool nib__config_has_experts(const nib_config *c, int64_t layer)
 NIB_INLINE int64_t nib__config_latent_key(const nib_config *c)
 {
     return c->latent.rank + c->latent.rope;
+}
+
+/* Whether a layer has a short convolution in place of attention. */
+NIB_INLINE bool nib__config_has_conv(const nib_config *c, int64_t layer)
+{
+    return c->conv_layers != NULL && c->conv_layers[layer];
 }
 
 /* Window of a layer; 0: it sees all positions. */

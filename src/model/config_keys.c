@@ -205,6 +205,8 @@ static nib_status apply_key(nib_config *c, const nib_family_key *key, const nib_
                                nib__arch_name(c->arch));
     if (key->is == NIB_OWN_WORD)
         return apply_word(c, key, entry, name, err);
+    if (!given && key->older)
+        return NIB_OK;
     const bool none = null && key->least <= 0; /* null means no cap */
     const double value = given ? entry->number : none ? 0 : key->absent;
     if (!nib__keys_allows(key, value)) {

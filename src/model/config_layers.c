@@ -22,7 +22,9 @@ static bool *allocate_list(nib_json *j, nib_arena *arena)
 
 const char *nib__layers_local(const nib_family_row *family)
 {
-    return family->window == NIB_WINDOW_CHUNKS ? "chunked_attention" : "sliding_attention";
+    return family->convolves                     ? "conv"
+           : family->window == NIB_WINDOW_CHUNKS ? "chunked_attention"
+                                                 : "sliding_attention";
 }
 
 /* layer_types: one name per layer. */
@@ -214,19 +216,11 @@ static bool reads_use_window(const nib_family_row *family)
            family->window == NIB_WINDOW_UNROTATED;
 }
 
-static nib_status find_windows(nib_config *c, const nib_layers_given *s, const char *name,
-                               nib_arena *arena, nib_ledger *ledger, nib_err *err)
+/* Checks layer_types, for a family that reads it. */
+static nib_status check_types(const nib_config *c, const nib_layers_given *s, const char *name,
+                              nib_err *err)
 {
-    const nib_family_row *family = nib__family_of(c);
-    const bool off = reads_use_window(family) && !s->use_window;
-    const int64_t window = off ? 0 : s->window;
     char shown[64];
-    bool slides = false;
-    if (!family->layer_types) {
-        NIB_TRY(window > 0 ? set_windows(c, window, NULL, s, arena, err) : NIB_OK);
-        report_types(c, s, ledger);
-        return NIB_OK;
-    }
     if (s->sliding != NULL && s->type_count != c->layers)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: layer_types has length %" PRId64
@@ -237,7 +231,25 @@ static nib_status find_windows(nib_config *c, const nib_layers_given *s, const c
             err, NIB_UNSUPPORTED,
             "%s: layer_types names \"%s\"; only full_attention and %s are supported", name,
             nib__escape_name(shown, sizeof shown, s->other_type, strlen(s->other_type)),
-            nib__layers_local(family));
+            nib__layers_local(nib__family_of(c)));
+    return NIB_OK;
+}
+
+static nib_status find_windows(nib_config *c, const nib_layers_given *s, const char *name,
+                               nib_arena *arena, nib_ledger *ledger, nib_err *err)
+{
+    const nib_family_row *family = nib__family_of(c);
+    const bool off = reads_use_window(family) && !s->use_window;
+    const int64_t window = off ? 0 : s->window;
+    bool slides = false;
+    if (family->convolves) /* layer_types is about these */
+        return NIB_OK;
+    if (!family->layer_types) {
+        NIB_TRY(window > 0 ? set_windows(c, window, NULL, s, arena, err) : NIB_OK);
+        report_types(c, s, ledger);
+        return NIB_OK;
+    }
+    NIB_TRY(check_types(c, s, name, err));
     if (family->last_full && s->sliding != NULL && s->sliding[c->layers - 1]) {
         s->sliding[c->layers - 1] = false;
         nib__ledger_add_overruled(ledger, "config-key", "layer_types", "sliding_attention",
@@ -349,6 +361,43 @@ static nib_status find_dense(nib_config *c, const nib_layers_given *s, const cha
     return mark_layers(dense, c, &s->dense, "mlp_only_layers", name, true, err);
 }
 
+/* ---- short convolutions ---- */
+
+static nib_status find_convolutions(nib_config *c, const nib_layers_given *s, const char *name,
+                                    nib_arena *arena, nib_ledger *ledger, nib_err *err)
+{
+    const nib_family_row *family = nib__family_of(c);
+    const bool listed = s->attending.at != NULL;
+    bool any = false, all = true, differs = false;
+    if (s->attending.count > 0 && !family->convolves)
+        nib__ledger_add_unread(ledger, "config-key", "config.json", "full_attn_idxs", "a list");
+    if (!family->convolves || (!listed && s->sliding == NULL))
+        return NIB_OK;
+    NIB_TRY(check_types(c, s, name, err));
+    bool *convolves = nib__arena_take(arena, (uint64_t)c->layers, sizeof *convolves);
+    if (convolves == NULL)
+        return nib__fail_memory(err, (uint64_t)c->layers, "a list of layers");
+    for (int64_t i = 0; i < c->layers; i++)
+        convolves[i] = listed;
+    NIB_TRY(mark_layers(convolves, c, &s->attending, "full_attn_idxs", name, false, err));
+    for (int64_t i = 0; i < c->layers; i++) {
+        differs = differs || (listed && s->sliding != NULL && convolves[i] != s->sliding[i]);
+        convolves[i] = s->sliding != NULL ? s->sliding[i] : convolves[i];
+        any = any || convolves[i];
+        all = all && convolves[i];
+    }
+    if (differs)
+        nib__ledger_add_overruled(ledger, "config-key", "full_attn_idxs", NULL, NULL,
+                                  "layer_types names other layers and takes precedence");
+    if (all)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: all layers have a convolution; a model without any attention is not "
+                         "supported",
+                         name);
+    c->conv_layers = any ? convolves : NULL;
+    return NIB_OK;
+}
+
 /* ---- keys that are not followed ---- */
 
 /* max_window_layers and sliding_window_pattern choose among layers; if no layer has a window, they
@@ -402,6 +451,7 @@ nib_status nib__layers_apply(nib_config *c, const nib_layers_given *s, const cha
     NIB_TRY(find_rotation(c, s, name, arena, ledger, err));
     NIB_TRY(find_windows(c, s, name, arena, ledger, err));
     NIB_TRY(find_dense(c, s, name, arena, ledger, err));
+    NIB_TRY(find_convolutions(c, s, name, arena, ledger, err));
     report_use_window(c, s, ledger);
     report_patterns(c, s, ledger);
     if (nib__family_of(c)->window == NIB_WINDOW_IGNORED && s->window > 0 && s->window < c->context)

@@ -178,6 +178,17 @@ static void put_family_keys(nib_jsonw *w, const nib_config *c)
     }
 }
 
+static void put_layer_types(nib_jsonw *w, const nib_config *c)
+{
+    nib__jsonw_key(w, "layer_types");
+    nib__jsonw_array(w);
+    for (int64_t i = 0; i < c->layers; i++)
+        nib__jsonw_string(w, nib__config_window(c, i) > 0 || nib__config_has_conv(c, i)
+                                 ? nib__layers_local(nib__family_of(c))
+                                 : "full_attention");
+    nib__jsonw_array_end(w);
+}
+
 /* If the family's default has a window, the key must be written even for none; and the family's
  * rule may differ from this model's layers. */
 static void put_windows(nib_jsonw *w, const nib_config *c)
@@ -195,14 +206,8 @@ static void put_windows(nib_jsonw *w, const nib_config *c)
         nib__jsonw_null(w);
     else
         nib__jsonw_int(w, c->window);
-    if (c->window == 0 || !family->layer_types)
-        return;
-    nib__jsonw_key(w, "layer_types");
-    nib__jsonw_array(w);
-    for (int64_t i = 0; i < c->layers; i++)
-        nib__jsonw_string(w, nib__config_window(c, i) > 0 ? nib__layers_local(family)
-                                                          : "full_attention");
-    nib__jsonw_array_end(w);
+    if (c->window != 0 && family->layer_types)
+        put_layer_types(w, c);
 }
 
 /* Layers that use RoPE: 1 for each. */
@@ -273,6 +278,8 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     if (family->biases != NIB_BIASES_OWN && c.mlp_bias)
         nib__jsonw_pair_bool(&w, "mlp_bias", true);
     put_windows(&w, &c);
+    if (c.conv_layers != NULL)
+        put_layer_types(&w, &c);
     put_rope_layers(&w, &c);
     nib__jsonw_pair_bool(&w, "tie_word_embeddings", c.tied);
     put_type(&w, c.dtype);

@@ -443,15 +443,9 @@ static nib_status add_rope_copy(lowering *l, const nib_graph_node *queries)
     return add_op(l, node);
 }
 
-/* An operation with a vector of its own: of a router, the sinks of heads, or a factor. */
-static nib_status add_with_vector(lowering *l, const nib_graph_node *from)
+/* Reads a vector that must be finite. */
+static nib_status read_vector(float **out, lowering *l, const nib_graph_weight *vector)
 {
-    nib_node node = node_of(l, from);
-    if (from->op == NIB_OP_SCALE)
-        node.width = l->graph->values[from->out].columns;
-    if (from->weight < 0)
-        return add_op(l, node);
-    const nib_graph_weight *vector = weight_of(l, from);
     float *values = nib__arena_take(l->arena, (uint64_t)vector->n, sizeof *values);
     if (values == NULL)
         return nib__fail_memory(l->err, (uint64_t)vector->n * sizeof *values, vector->name);
@@ -460,7 +454,38 @@ static nib_status add_with_vector(lowering *l, const nib_graph_node *from)
         if (!isfinite(values[i]))
             return nib__fail(l->err, NIB_BAD_INPUT, "%s: value %" PRId64 " is not a finite number",
                              vector->name, i);
+    *out = values;
+    return NIB_OK;
+}
+
+/* An operation with a vector of its own: of a router, the sinks of heads, or a factor. */
+static nib_status add_with_vector(lowering *l, const nib_graph_node *from)
+{
+    nib_node node = node_of(l, from);
+    float *values;
+    if (from->op == NIB_OP_SCALE)
+        node.width = l->graph->values[from->out].columns;
+    if (from->weight < 0)
+        return add_op(l, node);
+    NIB_TRY(read_vector(&values, l, weight_of(l, from)));
     node.weight = values;
+    return add_op(l, node);
+}
+
+/* A short convolution. Its weight is stored by channel, and read by tap. */
+static nib_status add_short_conv(lowering *l, const nib_graph_node *from)
+{
+    nib_node node = node_of(l, from);
+    const nib_graph_weight *w = weight_of(l, from);
+    const int64_t channels = w->n / w->taps;
+    float *stored, *values = nib__arena_take(l->arena, (uint64_t)w->n, sizeof *values);
+    if (values == NULL)
+        return nib__fail_memory(l->err, (uint64_t)w->n * sizeof *values, w->name);
+    NIB_TRY(read_vector(&stored, l, w));
+    for (int64_t c = 0; c < channels; c++)
+        for (int64_t tap = 0; tap < w->taps; tap++)
+            values[tap * channels + c] = stored[c * w->taps + tap];
+    node.weight = values, node.width = channels;
     return add_op(l, node);
 }
 
@@ -497,6 +522,7 @@ static nib_status lower_node(lowering *l, const nib_graph_node *node, size_t *co
     case NIB_OP_ATTN:
     case NIB_OP_SCALE: return add_with_vector(l, node);
     case NIB_OP_ROUTE: return add_route(l, node);
+    case NIB_OP_SHORT_CONV: return add_short_conv(l, node);
     case NIB_OP_SWIGLU:
     case NIB_OP_ADD: return add_elementwise(l, node);
     case NIB_OP_ROPE:

@@ -397,9 +397,9 @@ static nib_status find_norm(const nib_tensor **out, const nib_network *net, size
     if (t == NULL)
         return nib__fail(err, NIB_BAD_INPUT, "%s: %s is missing; %s (%s) implies it", path, name,
                          config, nib__arch_name(net->config.arch));
-    const bool by_head = entry->heads > 1, row = !by_head && t->rank == 2 && t->shape[0] == 1;
-    const int64_t shape[] = {by_head ? entry->heads : entry->n, entry->n / entry->heads};
-    const int rank = by_head ? 2 : 1;
+    int64_t shape[NIB_NORM_RANK];
+    const int rank = nib__graph_vector_shape(shape, entry);
+    const bool row = rank == 1 && t->rank == 2 && t->shape[0] == 1;
     bool fits = t->rank == rank + row && nib__type_is_float(t->type);
     for (int i = 0; i < rank && fits; i++)
         fits = t->shape[i + row] == shape[i];

@@ -257,6 +257,31 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
     return NIB_OK;
 }
 
+static nib_status run_short_conv(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    (void)err; /* no row runs on a GPU */
+    const int64_t channels = node->width;
+    const float *columns = nib__node_values(r, node, node->from);
+    const nib_short_conv args = {.x = columns + 2 * channels,
+                                 .before = columns,
+                                 .after = columns + channels,
+                                 .weight = node->weight,
+                                 .out = nib__node_values(r, node, node->to),
+                                 .m = m,
+                                 .channels = channels,
+                                 .taps = r->kv.states.taps,
+                                 .ldx = r->ops.ld[node->from],
+                                 .ldo = r->ops.ld[node->to],
+                                 .sequence = r->sides[node->side].sequences,
+                                 .position = r->sides[node->side].positions,
+                                 .state = nib__states_layer(&r->kv.states, node->layer),
+                                 .room = r->kv.states.room};
+    nib_part p = nib__part_of(r, node->row, &args, 0, channels);
+    const int64_t grain = nib__round_up(nib__grain_for(r, channels), NIB_LANES);
+    nib__pool_run(r->engine->pool, channels, grain, false, nib__job_part, &p);
+    return NIB_OK;
+}
+
 static nib_status run_embed(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     const nib_loaded *table = &r->weights[node->site];
@@ -448,6 +473,7 @@ static nib_status (*const runs[NIB_OP_COUNT])(nib_runner *, const nib_node *, in
     [NIB_OP_SWIGLU] = run_swiglu,
     [NIB_OP_ADD] = run_add,
     [NIB_OP_SCALE] = run_scale,
+    [NIB_OP_SHORT_CONV] = run_short_conv,
     [NIB_OP_GATHER] = run_gather,
     [NIB_OP_ATTN] = run_attn,
     [NIB_OP_QUANT] = run_quant,

@@ -644,6 +644,10 @@ void nib__plan_json(const nib_plan *p, nib_jsonw *w)
         nib__jsonw_pair_int(w, "window_layers", p->cache.window_layers);
         nib__jsonw_pair_int(w, "window_positions", p->cache.window_positions);
     }
+    if (p->cache.state_layers > 0) {
+        nib__jsonw_pair_int(w, "state_layers", p->cache.state_layers);
+        nib__jsonw_pair_int(w, "state_bytes", (int64_t)p->cache.state_bytes);
+    }
     nib__jsonw_pair_double(w, "predicted_token_s", p->assignment.predicted_token_s);
     nib__jsonw_pair_double(w, "predicted_bf16_token_s", p->assignment.predicted_bf16_token_s);
     nib__jsonw_pair_double(w, "predicted_prefill_s", p->assignment.predicted_prefill_s);

@@ -259,6 +259,15 @@ static void say_windows(const nib_plan *p, char *out, size_t size)
                  (long long)p->cache.window_layers, (long long)layers, kept);
 }
 
+/* Says what layers keep that have no keys. */
+static void say_states(const nib_plan *p, char *out, size_t size)
+{
+    char bytes[32];
+    snprintf(out, size, "; %lld layers keep %s a sequence instead",
+             (long long)p->cache.state_layers,
+             nib__format_bytes(bytes, p->cache.state_bytes / (uint64_t)p->sequences));
+}
+
 nib_status nib__plan_memory(nib_plan *p, nib_err *err)
 {
     char weights[32], cache[32], context[32], token[32];
@@ -270,20 +279,23 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
             return NIB_OK;
     } else {
         const int64_t shared = p->model->net.config.shared_layers;
-        char sequences[48] = "", windows[96] = "", sharing[64] = "";
+        char sequences[48] = "", windows[96] = "", sharing[64] = "", states[96] = "";
         if (p->sequences > 1)
             snprintf(sequences, sizeof sequences, "%lld sequences of ", (long long)p->sequences);
         if (p->cache.window_layers > 0)
             say_windows(p, windows, sizeof windows);
+        if (p->cache.state_layers > 0)
+            say_states(p, states, sizeof states);
         if (shared > 0)
             snprintf(sharing, sizeof sharing, "; %lld more layers share theirs", (long long)shared);
         nib__ledger_add_note(
             &p->assignment.ledger, "memory",
-            "weights %s, keys and values of %s%s positions %s, in %s with %s a token%s%s",
+            "weights %s, keys and values of %s%s positions %s, in %s with %s a token%s%s%s",
             nib__format_bytes(weights, p->weight_bytes), sequences,
             nib__format_count(context, (uint64_t)p->context),
-            nib__format_bytes(cache, p->cache.bytes), nib__cache_name(p->assignment.cache),
-            nib__format_bytes(token, nib__plan_token_bytes(p)), windows, sharing);
+            nib__format_bytes(cache, p->cache.bytes - p->cache.state_bytes),
+            nib__cache_name(p->assignment.cache),
+            nib__format_bytes(token, nib__plan_token_bytes(p)), windows, sharing, states);
     }
     const load l = load_of(p);
     return l.weights <= l.room ? NIB_OK : say_too_large(p, &l, err);

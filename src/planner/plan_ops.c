@@ -10,9 +10,10 @@
 #include <math.h>
 #include <stdio.h>
 
-static const nib_op of_inference[] = {NIB_OP_NORM,   NIB_OP_ROPE, NIB_OP_ATTN,     NIB_OP_STORE_KV,
-                                      NIB_OP_SWIGLU, NIB_OP_ADD,  NIB_OP_GATHER,   NIB_OP_SCALE,
-                                      NIB_OP_ROUTE,  NIB_OP_SORT, NIB_OP_DISPATCH, NIB_OP_COMBINE};
+static const nib_op of_inference[] = {
+    NIB_OP_NORM,     NIB_OP_ROPE,    NIB_OP_ATTN,      NIB_OP_STORE_KV, NIB_OP_SWIGLU,
+    NIB_OP_ADD,      NIB_OP_GATHER,  NIB_OP_SCALE,     NIB_OP_ROUTE,    NIB_OP_SORT,
+    NIB_OP_DISPATCH, NIB_OP_COMBINE, NIB_OP_SHORT_CONV};
 
 /* Operations of a training step, which run on the CPU. */
 static const nib_op of_training[] = {
@@ -41,7 +42,8 @@ static bool is_used(const nib_assignment *plan, nib_op op)
                            : op == NIB_OP_COMBINE_DW ? NIB_OP_COMBINE
                                                      : op;
     bool used = forward != NIB_OP_SCALE && forward != NIB_OP_ROUTE && forward != NIB_OP_DISPATCH &&
-                forward != NIB_OP_COMBINE && forward != NIB_OP_SINKS_DW;
+                forward != NIB_OP_COMBINE && forward != NIB_OP_SINKS_DW &&
+                forward != NIB_OP_SHORT_CONV;
     for (size_t i = 0; g != NULL && !used && i < g->node_count; i++)
         used = g->nodes[i].op == forward ||
                (forward == NIB_OP_SINKS_DW && g->nodes[i].op == NIB_OP_ATTN &&

@@ -46,7 +46,9 @@ struct nib_batch {
     size_t stepped_count, drawn_count;
 };
 
-_Static_assert((int)NIB_LOOKUP_MOST < (int)NIB_CACHE_SPARE, "any draft can be rolled back");
+_Static_assert((int)NIB_LOOKUP_MOST < (int)NIB_CACHE_SPARE &&
+                   (int)NIB_LOOKUP_MOST <= (int)NIB_STATE_SPARE,
+               "any draft can be rolled back");
 
 /* ---- the batch ---- */
 
@@ -238,9 +240,11 @@ static int64_t find_source(const nib_batch *b, const nib_job *job, int64_t *shar
 }
 
 /* Whether an earlier job will soon cache more of the prompt, by at least a block, than any sequence
- * does now. */
+ * does now. States of layers are those of the other job's last tokens, so it would be past it. */
 static bool must_wait(const nib_batch *b, const nib_job *job, int64_t shared)
 {
+    if (b->session->runner.kv.states.count > 0)
+        return false;
     for (const nib_job *other = b->jobs; other != job; other = other->next) {
         const int64_t same = other->tenant == job->tenant
                                  ? common_prefix(job, other->prompt, other->prompt_count)

@@ -190,6 +190,12 @@ nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t 
                          sequence);
     nib_kv *kv = &session->runner.kv;
     const int64_t wanted = nib__min(position, kv->lengths[sequence]);
+    if (nib__kv_cut(kv, sequence, wanted) != wanted && kv->states.count > 0)
+        return nib__fail(
+            err, NIB_USAGE,
+            "sequence %d cannot be cut to position %d: of its %d positions, layers with a short "
+            "convolution keep only what the last %d need; cut it to 0 and run its tokens again",
+            sequence, position, kv->lengths[sequence], NIB_STATE_SPARE);
     if (nib__kv_cut(kv, sequence, wanted) != wanted)
         return nib__fail(
             err, NIB_USAGE,

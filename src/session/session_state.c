@@ -55,6 +55,11 @@ static nib_status open_state(state *s, nib_session *session, int32_t sequence, n
                  .sequence = sequence};
     nib__text_init(&s->basis, s->allocator);
     NIB_TRY(nib__session_check_sequence(session, sequence, err));
+    if (kv->states.count > 0)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: the state of a sequence with short convolutions can neither be saved "
+                         "nor loaded yet; run its tokens again",
+                         net->path);
     nib__basis_write(&s->basis, session);
     s->scratch = nib__calloc(s->allocator, scratch, 1);
     if (s->basis.failed || (s->scratch == NULL && scratch != 0))

@@ -450,8 +450,11 @@ static nib_status check_expected(verifier *v, const nib_expected *x, bool *claim
     const nib_entry *e = &v->entries[at];
     const bool vector = x->k == 0;
     char has[256], wanted[256];
-    const nib_entry implied = {.rank = vector ? 1 : 2, .shape = {x->n, x->k}};
-    if (e->rank != implied.rank || e->shape[0] != x->n || (!vector && e->shape[1] != x->k))
+    nib_entry implied = {.rank = vector ? 1 : 2, .shape = {x->n, x->k}};
+    if (x->taps > 0)
+        implied.rank = 3, implied.shape[1] = 1, implied.shape[2] = x->taps;
+    if (e->rank != implied.rank ||
+        memcmp(e->shape, implied.shape, (size_t)e->rank * sizeof *e->shape) != 0)
         NIB_TRY(add_finding(v, "shape", name, "is %s, but %s implies %s",
                             nib__format_entry_shape(has, e), by,
                             nib__format_entry_shape(wanted, &implied)));

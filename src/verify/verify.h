@@ -16,6 +16,7 @@ typedef struct nib_expected {
     bool bias;
     bool optional; /* may be missing: a tied head */
     bool bare;     /* a vector whose whole name it is, without .weight */
+    int64_t taps;  /* above 0: of a short convolution, [n][1][taps], with k 0 */
 } nib_expected;
 
 /* The distance of two models, run on the same token ids. */

@@ -110,10 +110,14 @@ static void assert_same(const given *a, const given *b, int number)
 
 static const open_how tales = {
     .path = "models/nibble-tales", .recipe = "8da4w", .context = CONTEXT};
+/* Layers with short convolutions, which keep no more than a draft needs. */
+static const open_how convolving = {
+    .path = "tests/golden/models/lfm2", .recipe = "8da4w-g16", .context = CONTEXT};
+static const open_how *tested = &tales;
 
 static nib_batch *open_batch(opened *o, int sequences)
 {
-    open_how how = tales;
+    open_how how = *tested;
     nib_batch *b;
     how.sequences = sequences;
     how.threads = 2;
@@ -455,6 +459,57 @@ static void test_drafts_change_nothing(void **state)
     free(got);
 }
 
+/* Like `ask`, with few tokens, again and again. */
+static void ask_looping(given *g, int number)
+{
+    ask(g, number);
+    g->job.prompt_count = 20 + (number * 37) % 150;
+    g->job.max_tokens = 60;
+    g->job.sampling.temperature = number % 3 == 0 ? 0.9 : 0;
+    for (int64_t i = 0; i < g->job.prompt_count; i++)
+        g->prompt[i] = (int32_t)(i % (7 + number % 3) * 13 + 5 + (i > 120 ? number % 5 : 0));
+}
+
+/* A state that cannot be cut far back changes no token: drafts are rolled back, prompts share what
+ * there is, and what there is not is read again. */
+static void test_convolutions(void **state)
+{
+    enum { JOBS = 30 };
+    static given all[2][JOBS], more;
+    (void)state;
+    tested = &convolving;
+    for (int drafts = 0; drafts < 2; drafts++) {
+        opened o;
+        nib_batch *b = open_batch(&o, drafts ? 3 : 1);
+        for (int next = 0; next < JOBS;) {
+            for (; next < JOBS && nib__batch_room(b) > 0; next++) {
+                ask_looping(&all[drafts][next], next);
+                all[drafts][next].job.lookup = drafts && next % 5 != 0 ? NIB_LOOKUP_MOST : 0;
+                nib__batch_add(b, &all[drafts][next].job);
+            }
+            draft_always(o.session);
+            assert_int_equal(nib__batch_step(b, NULL), NIB_OK);
+        }
+        finish_all(b);
+        const nib_batch_counts counts = nib__batch_counts(b);
+        assert_true(drafts ? counts.drafted > counts.accepted && counts.accepted > 0
+                           : counts.drafted == 0);
+        const given *last = &all[drafts][JOBS - 1];
+        ask_looping(&more, JOBS - 1); /* its sequence goes on with what it has read and made */
+        memcpy(more.prompt + last->job.prompt_count, last->ids,
+               (size_t)last->count * sizeof *more.prompt);
+        more.job.prompt_count += last->count;
+        nib__batch_add(b, &more.job);
+        finish_all(b);
+        assert_int_equal(more.job.cached, more.job.prompt_count - 1);
+        nib__batch_close(b);
+        close_opened(&o);
+    }
+    for (int i = 0; i < JOBS; i++)
+        assert_same(&all[0][i], &all[1][i], i);
+    tested = &tales;
+}
+
 /* Whatever ends a job amid a draft, its tokens and the cache are as without drafts. */
 static void test_jobs_end_amid_drafts(void **state)
 {
@@ -615,6 +670,7 @@ int main(void)
         cmocka_unit_test(test_short_prompts_do_not_wait),
         cmocka_unit_test(test_more_jobs_than_a_step_holds),
         cmocka_unit_test(test_drafts_change_nothing),
+        cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_jobs_end_amid_drafts),
         cmocka_unit_test(test_end_token_in_draft),
         cmocka_unit_test(test_job_removed_between_drafts),

@@ -284,6 +284,63 @@ static void test_keys_of_one_family(void **state)
     close_parsed(&p);
 }
 
+static void expect_conv(const char *more, const char *layers, int64_t ffn, bool overruled)
+{
+    parsed p;
+    open_config(&p, "lfm2", more);
+    assert_int_equal(p.status, NIB_OK);
+    for (int64_t i = 0; i < p.config.layers; i++)
+        assert_int_equal(nib__config_has_conv(&p.config, i), layers[i] == '1');
+    assert_int_equal(p.config.ffn, ffn);
+    assert_int_equal(count_settings(&p.ledger, "config-key", "full_attn_idxs"), overruled);
+    close_parsed(&p);
+}
+
+/* LFM2: layers with a convolution, and the width of the MLPs as transformers computes it. */
+static void test_convolutions(void **state)
+{
+    (void)state;
+    expect_conv("", "00", 256, false); /* 172 * 2 / 3, rounded up to a multiple of 256 */
+    expect_conv("\"layer_types\":[\"conv\",\"full_attention\"],\"block_multiple_of\":1", "10", 114,
+                false);
+    expect_conv("\"full_attn_idxs\":[0],\"block_auto_adjust_ff_dim\":false", "01", 172, false);
+    expect_conv("\"full_attn_idxs\":[1],\"block_ffn_dim_multiplier\":1.25,\"block_multiple_of\":8",
+                "10", 144, false); /* 142, rounded up */
+    expect_conv("\"full_attn_idxs\":[1],\"block_ffn_dim_multiplier\":null", "10", 114, false);
+    expect_conv("\"layer_types\":[\"conv\",\"full_attention\"],\"full_attn_idxs\":[0,1],"
+                "\"block_ff_dim\":300,\"block_multiple_of\":1",
+                "10", 200, true);
+    parsed p;
+    open_config(&p, "lfm2", "\"tie_embedding\":false");
+    assert_false(p.config.tied);
+    assert_true(p.config.conv_taps == 3 && p.config.norm_eps == 1e-5 && p.config.qk_norm);
+    close_parsed(&p);
+    open_config(&p, "lfm2", "\"conv_dim\":64,\"use_pos_enc\":true,\"num_heads\":4");
+    assert_int_equal(p.ledger.setting_count, 0);
+    close_parsed(&p);
+    open_config(&p, "llama", "\"full_attn_idxs\":[1]");
+    assert_int_equal(count_settings(&p.ledger, "config-key", "full_attn_idxs"), 1);
+    close_parsed(&p);
+    static const struct {
+        const char *json;
+        nib_status status;
+    } cases[] = {
+        {"\"layer_types\":[\"conv\"]", NIB_BAD_INPUT},
+        {"\"layer_types\":[\"conv\",\"sliding_attention\"]", NIB_UNSUPPORTED},
+        {"\"layer_types\":[\"conv\",\"conv\"]", NIB_UNSUPPORTED},
+        {"\"full_attn_idxs\":[]", NIB_UNSUPPORTED},
+        {"\"full_attn_idxs\":[2]", NIB_BAD_INPUT},
+        {"\"full_attn_idxs\":[-1]", NIB_BAD_INPUT},
+        {"\"conv_bias\":true", NIB_BAD_INPUT},
+        {"\"conv_L_cache\":1", NIB_BAD_INPUT},
+        {"\"conv_L_cache\":65", NIB_BAD_INPUT},
+        {"\"block_ffn_dim_multiplier\":-1", NIB_BAD_INPUT},
+        {"\"block_multiple_of\":0", NIB_BAD_INPUT},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        expect_refused("lfm2", cases[i].json, cases[i].status);
+}
+
 /* A family's own keys are refused with values that would change the result and are not supported.
  */
 static void test_refused_keys(void **state)
@@ -675,6 +732,7 @@ int main(void)
         cmocka_unit_test(test_longrope),
         cmocka_unit_test(test_published),
         cmocka_unit_test(test_keys_of_one_family),
+        cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_refused_keys),
         cmocka_unit_test(test_wrong_values),
         cmocka_unit_test(test_long_lists),

@@ -132,6 +132,15 @@
     ",\"interleave_moe_layer_step\":2,\"num_local_experts\":128,\"use_qk_norm\":false,"            \
     "\"rope_scaling\":null"
 
+#define LFM2                                                                                       \
+    "\"block_auto_adjust_ff_dim\":true,\"block_ffn_dim_multiplier\":1.0,\"block_mlp_init_scale\":" \
+    "1.0,\"block_multiple_of\":256,\"block_norm_eps\":1e-05,\"block_out_init_scale\":1.0,"         \
+    "\"block_use_swiglu\":true,\"block_use_xavier_init\":true,\"bos_token_id\":1,"                 \
+    "\"conv_L_cache\":3,\"conv_bias\":false,\"conv_use_xavier_init\":true,\"eos_token_id\":7,"     \
+    "\"full_attn_idxs\":[2,5,8,10,12,14],\"norm_eps\":1e-05,\"pad_token_id\":0,\"rope_theta\":"    \
+    "1000000.0,\"tie_embedding\":true,\"use_pos_enc\":true"
+#define LFM2_SIZES(width) ",\"block_dim\":" width ",\"conv_dim\":" width ",\"conv_dim_out\":" width
+
 typedef struct published {
     const char *name, *type, *class_name;
     int width, ffn, layers, heads, kv_heads, vocab, context;
@@ -291,6 +300,12 @@ static const published models[] = {
      40, 8, 202048, 1048576, 400.712, 8192, 0, LLAMA4 MAVERICK},
     {"the text part of Llama-4-Maverick-17B-128E", "llama4_text", "Llama4", 5120, 8192, 48, 40, 8,
      202048, 262144, 400.712, 8192, 0, LLAMA4 MAVERICK},
+    {"LFM2-350M", "lfm2", "Lfm2", 1024, 6656, 16, 16, 8, 65536, 128000, 0.354, 0, 0,
+     LFM2 LFM2_SIZES("1024")},
+    {"LFM2-700M", "lfm2", "Lfm2", 1536, 10240, 16, 24, 8, 65536, 128000, 0.742, 0, 0,
+     LFM2 LFM2_SIZES("1536")},
+    {"LFM2-1.2B", "lfm2", "Lfm2", 2048, 12288, 16, 32, 8, 65536, 128000, 1.170, 0, 0,
+     LFM2 LFM2_SIZES("2048")},
 };
 
 static void write_config(char *out, size_t size, const published *m)

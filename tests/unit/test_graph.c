@@ -116,6 +116,53 @@ static void test_weights(void **state)
     assert_int_equal(g.weights[5].index, 1); /* its index among norms */
 }
 
+/* LFM2: a layer with a short convolution, then one with attention. */
+static nib_graph convolving_graph(void)
+{
+    static const bool convolves[] = {true, false};
+    nib_config config = config_of(NIB_ARCH_LFM2);
+    config.conv_layers = convolves, config.conv_taps = 3;
+    config.qk_norm = true;
+    return graph_for(config);
+}
+
+static void test_convolution(void **state)
+{
+    static const char *const names[] = {
+        "model.embed_tokens",
+        "model.layers.0.operator_norm",
+        "model.layers.0.conv.in_proj",
+        "model.layers.0.conv.conv",
+        "model.layers.0.conv.out_proj",
+        "model.layers.0.ffn_norm",
+        "model.layers.0.feed_forward.w1",
+        "model.layers.0.feed_forward.w3",
+        "model.layers.0.feed_forward.w2",
+        "model.layers.1.operator_norm",
+        "model.layers.1.self_attn.q_proj",
+        "model.layers.1.self_attn.k_proj",
+        "model.layers.1.self_attn.v_proj",
+        "model.layers.1.self_attn.q_layernorm",
+        "model.layers.1.self_attn.k_layernorm",
+        "model.layers.1.self_attn.out_proj",
+        "model.layers.1.ffn_norm",
+        "model.layers.1.feed_forward.w1",
+        "model.layers.1.feed_forward.w3",
+        "model.layers.1.feed_forward.w2",
+        "model.embedding_norm",
+        "lm_head",
+    };
+    (void)state;
+    nib_training list;
+    nib_err err;
+    int64_t shape[NIB_NORM_RANK];
+    const nib_graph g = convolving_graph();
+    expect_weights(&g, names, COUNT(names));
+    assert_int_equal(nib__graph_vector_shape(shape, &g.weights[3]), 3);
+    assert_true(shape[0] == 64 && shape[1] == 1 && shape[2] == 3);
+    refused(NIB_UNSUPPORTED, nib__graph_training(&list, &g, NIB_AC_FULL, &arena, &err), &err);
+}
+
 /* ---- buffers ---- */
 
 static int last_reader(const nib_graph *g, int value)
@@ -148,6 +195,10 @@ static void expect_apart(const nib_graph *g, const nib_graph_buffers *b)
 static void test_buffers(void **state)
 {
     (void)state;
+    const nib_graph convolving = convolving_graph();
+    nib_graph_buffers buffers;
+    assert_int_equal(nib__graph_buffers(&buffers, &convolving, &arena, NULL), NIB_OK);
+    expect_apart(&convolving, &buffers);
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_graph g = graph_of((nib_arch)i);
         nib_graph_buffers b;
@@ -390,6 +441,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_convolution),
         cmocka_unit_test(test_buffers),
         cmocka_unit_test(test_family_names_are_unique),
         cmocka_unit_test(test_wide_norms_are_not_in_place),

@@ -54,10 +54,10 @@ static void write_model(const char *directory)
     write_text(directory, "config.json", "{}");
 }
 
-static const nib_expected expected[] = {{"embed", 4, 32, false, false, false},
-                                        {"layers.0.q_proj", 6, 32, true, false, false},
-                                        {"norm", 32, 0, false, false, false},
-                                        {"head", 4, 32, false, true, false}};
+static const nib_expected expected[] = {{"embed", 4, 32, false, false, false, 0},
+                                        {"layers.0.q_proj", 6, 32, true, false, false, 0},
+                                        {"norm", 32, 0, false, false, false, 0},
+                                        {"head", 4, 32, false, true, false, 0}};
 
 static const char *head, *against_head; /* arguments of the next verify */
 
@@ -341,30 +341,38 @@ static void test_completeness(void **state)
         size_t count, problems;
         const char *fragment;
     } cases[] = {
-        {{{"embed", 4, 32, 0, 0, 0},
-          {"layers.0.q_proj", 6, 32, 1, 0, 0},
-          {"norm", 32, 0, 0, 0, 0},
-          {"layers.1.q_proj", 6, 32, 1, 0, 0}},
+        {{{"embed", 4, 32, 0, 0, 0, 0},
+          {"layers.0.q_proj", 6, 32, 1, 0, 0, 0},
+          {"norm", 32, 0, 0, 0, 0, 0},
+          {"layers.1.q_proj", 6, 32, 1, 0, 0, 0}},
          4,
          1,
          "missing: layers.1.q_proj.weight"},
-        {{{"embed", 4, 32, 0, 0, 0}, {"layers.0.q_proj", 6, 32, 1, 0, 0}},
+        {{{"embed", 4, 32, 0, 0, 0, 0}, {"layers.0.q_proj", 6, 32, 1, 0, 0, 0}},
          2,
          1,
          "surplus: norm.weight"},
-        {{{"embed", 4, 32, 1, 0, 0}, {"layers.0.q_proj", 6, 32, 1, 0, 0}, {"norm", 32, 0, 0, 0, 0}},
+        {{{"embed", 4, 32, 1, 0, 0, 0},
+          {"layers.0.q_proj", 6, 32, 1, 0, 0, 0},
+          {"norm", 32, 0, 0, 0, 0, 0}},
          3,
          1,
          "bias: embed.weight"},
-        {{{"embed", 5, 32, 0, 0, 0}, {"layers.0.q_proj", 6, 32, 1, 0, 0}, {"norm", 32, 0, 0, 0, 0}},
+        {{{"embed", 5, 32, 0, 0, 0, 0},
+          {"layers.0.q_proj", 6, 32, 1, 0, 0, 0},
+          {"norm", 32, 0, 0, 0, 0, 0}},
          3,
          1,
          "shape: embed.weight: is 4x32, but config.json implies 5x32"},
-        {{{"embed", 4, 32, 0, 0, 0}, {"layers.0.q_proj", 6, 32, 1, 0, 0}, {"norm", 31, 0, 0, 0, 0}},
+        {{{"embed", 4, 32, 0, 0, 0, 0},
+          {"layers.0.q_proj", 6, 32, 1, 0, 0, 0},
+          {"norm", 31, 0, 0, 0, 0, 0}},
          3,
          1,
          "shape: norm.weight: is 32, but config.json implies 31"},
-        {{{"embed", 4, 32, 0, 0, 0}, {"layers.0.q_proj", 6, 32, 0, 0, 0}, {"norm", 32, 0, 0, 0, 0}},
+        {{{"embed", 4, 32, 0, 0, 0, 0},
+          {"layers.0.q_proj", 6, 32, 0, 0, 0, 0},
+          {"norm", 32, 0, 0, 0, 0, 0}},
          3,
          1,
          "bias: layers.0.q_proj.weight: has a bias that config.json does not imply"},

@@ -62,7 +62,9 @@ static const char *const families[] = {"llama2",
                                        "deepseek_v3",
                                        "kimi_k2",
                                        "deepseek_v3_fp8",
-                                       "deepseek_v2_groups"};
+                                       "deepseek_v2_groups",
+                                       "lfm2",
+                                       "lfm2_listed"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {
@@ -435,6 +437,9 @@ static void test_config_against_tensors(void **state)
         {"deepseek_v3", "\"num_key_value_heads\": 2"}, /* of 4 */
         {"deepseek_v3", "\"qk_head_dim\": 30"},
         {"kimi_k2", "\"qk_rope_head_dim\": 15"},
+        {"lfm2", "\"conv_L_cache\": 4"}, /* of 3 */
+        {"lfm2", "\"block_multiple_of\": 16"},
+        {"lfm2", "\"layer_types\": [\"conv\", \"conv\", \"full_attention\"]"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char directory[256];

@@ -214,6 +214,17 @@ static void test_experts(void **state)
     assert_int_equal(failures, 0);
 }
 
+/* Two of three layers have a short convolution, whose state batches and chunks continue. */
+static void test_convolutions(void **state)
+{
+    (void)state;
+    failures = 0;
+    check_scheme("tests/golden/models/lfm2", NULL, "f32", NULL);
+    check_scheme("tests/golden/models/lfm2", "8da4w-g16", "bf16", "int8");
+    check_scheme("tests/golden/models/lfm2_listed", "int8dq", "f32", NULL);
+    assert_int_equal(failures, 0);
+}
+
 /* Latent attention: heads of 16 by 48, whose groups are short; keys that hold the values. */
 static void test_latent(void **state)
 {
@@ -378,6 +389,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schemes),
         cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_latent),
         cmocka_unit_test(test_caches),
         cmocka_unit_test(test_gguf),

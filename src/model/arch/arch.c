@@ -8,7 +8,8 @@
 
 const char *const nib__eps_keys[] = {[NIB_EPS_RMS] = "rms_norm_eps",
                                      [NIB_EPS_LAYER] = "layer_norm_eps",
-                                     [NIB_EPS_NORM] = "norm_epsilon"};
+                                     [NIB_EPS_NORM] = "norm_epsilon",
+                                     [NIB_EPS_PLAIN] = "norm_eps"};
 
 static const nib_family_row *const families[] = {
     [NIB_ARCH_LLAMA] = &nib__family_llama,
@@ -41,6 +42,7 @@ static const nib_family_row *const families[] = {
     [NIB_ARCH_DEEPSEEK_V2] = &nib__family_deepseek_v2,
     [NIB_ARCH_DEEPSEEK_V3] = &nib__family_deepseek_v3,
     [NIB_ARCH_KIMI_K2] = &nib__family_kimi_k2,
+    [NIB_ARCH_LFM2] = &nib__family_lfm2,
 };
 
 const nib_family_row *nib__family_at(size_t i) { return i < COUNT(families) ? families[i] : NULL; }

@@ -27,6 +27,7 @@ typedef struct nib_family_key {
     } is;
     bool optional;      /* of a count: GGUF may leave it out */
     bool none;          /* NIB_OWN_COUNT: 0 stands for null */
+    bool older;         /* an older name of another key, which it overrules; absent: it does not */
     double absent;      /* default of transformers; of a flag in GGUF: false */
     double least, most; /* supported range */
     const char *text;   /* NIB_OWN_TEXT: the supported value; NIB_OWN_WORD: the supported ones */
@@ -55,7 +56,13 @@ typedef struct nib_family_key {
     NIB_COUNT_KEY("num_experts_per_tok", "expert_used_count", moe.top_k, absent, 1, NIB_TOP_K_MAX)
 
 /* The name in config.json of a norm's epsilon. */
-typedef enum nib_eps_key { NIB_EPS_RMS, NIB_EPS_LAYER, NIB_EPS_NORM, NIB_EPS_KEYS } nib_eps_key;
+typedef enum nib_eps_key {
+    NIB_EPS_RMS,
+    NIB_EPS_LAYER,
+    NIB_EPS_NORM,
+    NIB_EPS_PLAIN,
+    NIB_EPS_KEYS
+} nib_eps_key;
 extern const char *const nib__eps_keys[NIB_EPS_KEYS];
 
 /* The modules of a mixture, after "model.layers.N."; %d is the expert. */
@@ -80,6 +87,14 @@ typedef struct nib_expert_names {
     .shared_gate = "mlp.shared_experts.gate_proj", .shared_up = "mlp.shared_experts.up_proj",      \
     .shared_down = "mlp.shared_experts.down_proj"
 
+/* The modules of a layer, after "model.layers.N.", and the last norm. */
+typedef struct nib_block_names {
+    const char *output; /* of attention */
+    const char *q_norm, *k_norm;
+    const char *gate, *up, *down;
+    const char *last_norm;
+} nib_block_names;
+
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */
     const char *class_name; /* class in transformers */
@@ -100,7 +115,11 @@ typedef struct nib_family_row {
                                     swish */
     bool newer_act;              /* hidden_activation takes precedence over hidden_act */
     const nib_family_key *keys;
+    const char *const *ignored;      /* keys of its published models that transformers does not read
+                                   either; ends with NULL. NULL: none */
     const nib_expert_names *experts; /* NULL: no mixture */
+    const nib_block_names *names;    /* NULL: those of most families */
+    bool convolves;                  /* layers of the type "conv" have a short convolution */
     bool lists_experts;              /* reads moe_layers */
     unsigned fused;  /* weights that its checkpoints store fused, or split: fused.h */
     nib_eps_key eps; /* its name in config.json */
@@ -190,6 +209,8 @@ int nib__block_norm(nib_build *b, const nib_config *c, int64_t layer, const char
 int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x, nib_qk_norm norm);
 /* Emits latent attention over x (deepseek.c). */
 int nib__block_latent(nib_build *b, const nib_config *c, int64_t layer, int x);
+/* Emits a short convolution over x, between its two projections. */
+int nib__block_short_conv(nib_build *b, const nib_config *c, int64_t layer, int x);
 /* Emits x plus the output of a branch. */
 int nib__block_add(nib_build *b, const nib_config *c, int x, int branch);
 /* Emits down(silu(gate(x)) * up(x)), or with the family's activation. */
@@ -226,6 +247,6 @@ extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_
     nib__family_stablelm, nib__family_ministral, nib__family_ministral3, nib__family_phi3,
     nib__family_glm, nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral,
     nib__family_granite_moe, nib__family_glm4_moe, nib__family_gpt_oss, nib__family_llama4,
-    nib__family_deepseek_v2, nib__family_deepseek_v3, nib__family_kimi_k2;
+    nib__family_deepseek_v2, nib__family_deepseek_v3, nib__family_kimi_k2, nib__family_lfm2;
 
 #endif

@@ -7,6 +7,19 @@
 
 #include <math.h>
 
+static const nib_block_names *names_of(const nib_config *c)
+{
+    static const nib_block_names usual = {.output = "self_attn.o_proj",
+                                          .q_norm = "self_attn.q_norm",
+                                          .k_norm = "self_attn.k_norm",
+                                          .gate = "mlp.gate_proj",
+                                          .up = "mlp.up_proj",
+                                          .down = "mlp.down_proj",
+                                          .last_norm = "model.norm"};
+    const nib_block_names *own = nib__family_of(c)->names;
+    return own != NULL ? own : &usual;
+}
+
 int nib__block_embed(nib_build *b, const nib_config *c)
 {
     const int table =
@@ -89,9 +102,9 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
         v = linear(b, x, NIB_ROLE_V, layer, "self_attn.v_proj", narrow, width, c->qkv_bias);
     if (stores && nib__family_of(c)->value_norms)
         v = nib__emit_norm(b, v, NIB_NO_ID, kv_heads);
-    q = norm_heads(b, c, q, layer, "self_attn.q_norm", c->heads, norm);
+    q = norm_heads(b, c, q, layer, names_of(c)->q_norm, c->heads, norm);
     if (stores)
-        k = norm_heads(b, c, k, layer, "self_attn.k_norm", kv_heads, norm);
+        k = norm_heads(b, c, k, layer, names_of(c)->k_norm, kv_heads, norm);
     if (rotates)
         q = nib__emit_rope(b, q, c->heads, query_table, 0);
     else if (scales && c->query_unrotated)
@@ -105,7 +118,15 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
     if (stores)
         nib__emit_store(b, k, v);
     const int attended = nib__emit_attention(b, q, attention);
-    return linear(b, attended, NIB_ROLE_O, layer, "self_attn.o_proj", width, wide, c->o_bias);
+    return linear(b, attended, NIB_ROLE_O, layer, names_of(c)->output, width, wide, c->o_bias);
+}
+
+int nib__block_short_conv(nib_build *b, const nib_config *c, int64_t layer, int x)
+{
+    const int64_t width = c->width;
+    int y = linear(b, x, NIB_ROLE_OTHER, layer, "conv.in_proj", 3 * width, width, false);
+    y = nib__emit_short_conv(b, y, nib__build_taps(b, layer, "conv.conv", width, c->conv_taps));
+    return linear(b, y, NIB_ROLE_OTHER, layer, "conv.out_proj", width, width, false);
 }
 
 int nib__block_add(nib_build *b, const nib_config *c, int x, int branch)
@@ -117,10 +138,11 @@ int nib__block_gated_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
 {
     const int64_t width = c->width, ffn = nib__config_ffn(c, layer);
     const bool bias = c->mlp_bias;
-    int gate = linear(b, x, NIB_ROLE_GATE, layer, "mlp.gate_proj", ffn, width, bias);
-    int up = linear(b, x, NIB_ROLE_UP, layer, "mlp.up_proj", ffn, width, bias);
+    const nib_block_names *names = names_of(c);
+    int gate = linear(b, x, NIB_ROLE_GATE, layer, names->gate, ffn, width, bias);
+    int up = linear(b, x, NIB_ROLE_UP, layer, names->up, ffn, width, bias);
     int h = nib__emit_swiglu(b, gating_of(c), gate, up);
-    return linear(b, h, NIB_ROLE_DOWN, layer, "mlp.down_proj", width, ffn, bias);
+    return linear(b, h, NIB_ROLE_DOWN, layer, names->down, width, ffn, bias);
 }
 
 int nib__block_layer_inputs(nib_build *b, const nib_config *c, int x)
@@ -228,7 +250,7 @@ int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
 
 int nib__block_head(nib_build *b, const nib_config *c, int x)
 {
-    x = nib__block_norm(b, c, -1, "model.norm", x);
+    x = nib__block_norm(b, c, -1, names_of(c)->last_norm, x);
     x = linear(b, x, NIB_ROLE_HEAD, -1, "lm_head", c->vocab, c->width, false);
     return nib__emit_scale(b, x, c->logits_scale, c->logits_cap);
 }

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * States of layers without keys (states.c): how far a sequence can be rolled back, and that it
+ * continues with the same bits after a rollback, in a copy, and beside others. What such a model
+ * cannot do yet is refused.
+ */
+#include "session.h"
+
+#include "states.h"
+#include "training.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "refused.h"
+
+enum { LENGTH = 300, MORE = 20 };
+
+/* ---- what is held ---- */
+
+static void test_reach(void **state)
+{
+    (void)state;
+    static const bool has[] = {true, false, true};
+    const nib_allocator a = nib__allocator_default();
+    const nib_state_shape shape = {
+        .layers = 3, .has = has, .channels = 5, .taps = 3, .sequences = 2};
+    uint64_t bytes;
+    nib_states s;
+    assert_int_equal(nib__states_count(&shape), 2);
+    assert_int_equal(nib__states_measure(&bytes, &shape, NULL), NIB_OK);
+    assert_int_equal(nib__states_open(&s, &shape, &a, NULL), NIB_OK);
+    assert_int_equal(bytes, s.bytes);
+    assert_int_equal(bytes, 2 * 2 * (NIB_STATE_SPARE + 2) * 5 * sizeof(float));
+    assert_int_equal(s.place[1], -1);
+    assert_ptr_equal(nib__states_layer(&s, 2), s.block + 2 * s.room * 5);
+    for (int64_t p = 0; p < LENGTH; p++) {
+        nib__states_place(&s, 1, p);
+        const int64_t least = nib__max(0, p + 1 - NIB_STATE_SPARE);
+        for (int64_t to = 1; to <= p + 1; to++) /* the first tokens read nothing before them */
+            assert_int_equal(nib__states_reach(&s, 1, to), to >= least || s.firsts[1] == 0);
+        assert_true(nib__states_reach(&s, 0, 0));
+    }
+    nib__states_place(&s, 1, LENGTH - 60); /* after a rollback nothing more is there */
+    assert_false(nib__states_reach(&s, 1, LENGTH - NIB_STATE_SPARE - 1));
+    nib__states_copy(&s, 1, 0);
+    assert_int_equal(s.firsts[0], s.firsts[1]);
+    nib__states_clear(&s, 1);
+    assert_int_equal(s.firsts[1], 0);
+    nib__states_close(&s);
+    nib__states_close(&s); /* no states */
+    assert_true(nib__states_reach(&s, 7, 7));
+}
+
+static void test_too_many(void **state)
+{
+    (void)state;
+    static const bool has[] = {true};
+    const nib_state_shape shape = {
+        .layers = 1, .has = has, .channels = 1 << 24, .taps = 64, .sequences = INT64_C(1) << 40};
+    uint64_t bytes;
+    nib_err err;
+    refused(NIB_NO_MEMORY, nib__states_measure(&bytes, &shape, &err), &err);
+}
+
+/* ---- in a session ---- */
+
+static opened open_lfm2(const char *recipe, int sequences)
+{
+    return must_open(&(open_how){.path = "tests/golden/models/lfm2",
+                                 .recipe = recipe,
+                                 .dtype = "f32",
+                                 .threads = 2,
+                                 .sequences = sequences});
+}
+
+static int32_t token_at(const nib_session *s, int64_t i, int text)
+{
+    return (int32_t)((7 * i + i / 50 + 31 * text + 3) % nib_session_vocab(s));
+}
+
+/* Runs positions [from, to) in steps of at most `chunk`; returns the logits of the last MORE. */
+static float *run(nib_session *s, int32_t sequence, int64_t from, int64_t to, int64_t chunk,
+                  int text)
+{
+    const size_t vocab = (size_t)nib_session_vocab(s);
+    float *out = calloc(MORE * vocab, sizeof *out);
+    nib_slot slots[LENGTH];
+    const float *logits;
+    nib_err err;
+    for (int64_t at = from; at < to; at += chunk) {
+        const int64_t count = nib__min(chunk, to - at);
+        for (int64_t i = 0; i < count; i++)
+            slots[i] = (nib_slot){sequence, (int32_t)(at + i), token_at(s, at + i, text),
+                                  at + i >= to - MORE ? NIB_SLOT_LOGITS : 0};
+        if (nib_session_step(s, slots, (size_t)count, &logits, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        for (int64_t i = 0, row = 0; i < count; i++)
+            if (slots[i].outputs != 0)
+                memcpy(out + (size_t)(at + i - (to - MORE)) * vocab,
+                       logits + row++ * (int64_t)vocab, vocab * sizeof *out);
+    }
+    return out;
+}
+
+static void expect_same(nib_session *s, float *got, const float *want)
+{
+    assert_memory_equal(got, want, (size_t)(MORE * nib_session_vocab(s)) * sizeof *want);
+    free(got);
+}
+
+/* Drafts of any length are rolled back; what is further back is refused, and nothing changes. */
+static void test_rollback(void **state)
+{
+    (void)state;
+    static const int64_t cuts[] = {LENGTH - 1, LENGTH - MORE, LENGTH - 40,
+                                   LENGTH - NIB_STATE_SPARE};
+    opened o = open_lfm2(NULL, 1);
+    nib_session *s = o.session;
+    nib_err err;
+    float *whole = run(s, 0, 0, LENGTH, LENGTH, 1);
+    refused(NIB_USAGE, nib_session_truncate(s, 0, LENGTH - NIB_STATE_SPARE - 1, &err), &err);
+    refused(NIB_USAGE, nib_session_truncate(s, 0, 1, &err), &err);
+    for (size_t i = 0; i < COUNT(cuts); i++) {
+        assert_int_equal(nib_session_truncate(s, 0, (int32_t)cuts[i], &err), NIB_OK);
+        free(run(s, 0, cuts[i], LENGTH, 7, 2)); /* a draft of other tokens */
+        assert_int_equal(nib_session_truncate(s, 0, (int32_t)cuts[i], &err), NIB_OK);
+        free(run(s, 0, cuts[i], LENGTH, 3, 1));
+        assert_int_equal(nib_session_truncate(s, 0, LENGTH - MORE, &err), NIB_OK);
+        expect_same(s, run(s, 0, LENGTH - MORE, LENGTH, 1, 1), whole);
+    }
+    assert_int_equal(nib_session_truncate(s, 0, 0, &err), NIB_OK);
+    expect_same(s, run(s, 0, 0, LENGTH, 64, 1), whole);
+    free(whole);
+    close_opened(&o);
+}
+
+/* A sequence that shares the beginning of another continues with the bits of one that ran it. */
+static void test_share(void **state)
+{
+    (void)state;
+    enum { SHARED = 4 * NIB_CACHE_BLOCK };
+    opened o = open_lfm2("8da4w-g16", 3);
+    nib_session *s = o.session;
+    nib_kv *kv = &s->runner.kv;
+    float *whole = run(s, 0, 0, LENGTH, 50, 1);
+    free(run(s, 1, 0, LENGTH, LENGTH, 2)); /* its state must not matter */
+    assert_int_equal(nib__kv_truncate(kv, 1, 0), 0);
+    assert_int_equal(nib__kv_cut(kv, 0, SHARED), SHARED);
+    nib__kv_share(kv, 0, 1, SHARED);
+    expect_same(s, run(s, 1, SHARED, LENGTH, 9, 1), whole);
+    assert_int_equal(nib__kv_cut(kv, 0, SHARED - NIB_CACHE_BLOCK), 0); /* no longer there */
+    free(run(s, 2, 0, 30, 30, 1));
+    assert_int_equal(nib__kv_cut(kv, 2, 5), 5);
+    free(whole);
+    close_opened(&o);
+}
+
+/* ---- what is refused ---- */
+
+static nib_status write_nothing(void *ctx, const char *bytes, size_t size)
+{
+    (void)ctx, (void)bytes, (void)size;
+    fail_msg("a refused state was written");
+    return NIB_FAILED;
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    opened o = open_lfm2(NULL, 1);
+    nib_err err;
+    int32_t length;
+    const char bytes[8] = {0};
+    const nib_allocator a = nib__allocator_default();
+    const nib_sink sink = {write_nothing, NULL};
+    free(run(o.session, 0, 0, MORE, MORE, 1));
+    refused(NIB_UNSUPPORTED, nib_session_save(o.session, 0, &sink, &err), &err);
+    refused(NIB_UNSUPPORTED, nib_session_load(o.session, 0, bytes, sizeof bytes, &length, &err),
+            &err);
+    assert_int_equal(nib_session_length(o.session, 0), MORE);
+    nib_training list;
+    nib_arena arena;
+    nib__arena_init(&arena, &a, 0);
+    refused(NIB_UNSUPPORTED,
+            nib__graph_training(&list, &o.model->net.graph, NIB_AC_NONE, &arena, &err), &err);
+    nib__arena_free(&arena);
+    close_opened(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reach),    cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_rollback), cmocka_unit_test(test_share),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
