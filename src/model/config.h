@@ -129,9 +129,9 @@ typedef struct nib_config {
     double attention_cap, logits_cap;                 /* nib_attn.cap, nib_scale.cap */
     double swiglu_limit;                              /* nib_swiglu.limit */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
-    const bool
-        *conv_layers;  /* [layers] layers with a short convolution in place of attention, which
-                                keep no keys; NULL: none */
+    /* [layers] layers with a short convolution in place of attention, which keep no keys; NULL:
+     * none */
+    const bool *conv_layers;
     int64_t conv_taps; /* inputs that it reads */
     /* LFM2: the MLPs are two thirds of ffn wide, times ffn_factor, rounded up to ffn_multiple; with
      * ffn_factor 0 neither is done */

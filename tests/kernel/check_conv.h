@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the kernel checker: short convolutions. Slots of several sequences, mixed, continue states
- * that are there; the whole against parts of the channels, and against one slot after another.
+ * For the kernel checker: short convolutions of several sequences, whose slots are mixed and whose
+ * states already hold earlier inputs. One call must give the same bits as one call for each part of
+ * the channels, and as one call for each slot.
  */
 #ifndef NIB_CHECK_CONV_H
 #define NIB_CHECK_CONV_H
