@@ -42,8 +42,8 @@ static bool check_short_conv(verdict *v, const nib_kernel *row, const nib_kernel
                         .ldo = width + below(r, 3)};
     int32_t *sequence = take(&m, (size_t)rows * sizeof *sequence),
             *position = take(&m, (size_t)rows * sizeof *position), next[SEQUENCES];
-    for (int64_t s = 0; s < SEQUENCES;
-         s++) /* the first inputs of a sequence have few before them */
+    /* the first inputs of a sequence have few before them */
+    for (int64_t s = 0; s < SEQUENCES; s++)
         next[s] = (int32_t)(below(r, 2) != 0 ? below(r, a.taps) : below(r, 1000));
     for (int64_t i = 0; i < rows; i++) {
         sequence[i] = (int32_t)below(r, SEQUENCES);
