@@ -52,8 +52,11 @@ for recipe in q2_k q3_k q4_k q5_k q6_k iq4_nl; do
     check "$recipe: search" write $recipe a.gguf --method search --imatrix im.gguf
     gained=$(sed -n 's/^note: search: 8 layers, whose weighted squared error is \([0-9]*\)\.[0-9] % below that of rounding.*/\1/p' out)
     check "$recipe: search removes $(least $recipe) % of rounding's error: $gained %" [ "${gained:-0}" -ge "$(least $recipe)" ]
-    write $recipe b.gguf --method search --calibrate text.txt --threads 1 --isa ref
+    write $recipe b.gguf --method search --calibrate text.txt --threads 1
     check "$recipe: the same by the text, on one thread" cmp a.gguf b.gguf
+    write $recipe b.gguf --method search --calibrate text.txt --only '*self_attn*'
+    write $recipe c.gguf --method search --calibrate text.txt --only '*self_attn*' --isa ref
+    check "$recipe: search gives the same on every instruction set" cmp b.gguf c.gguf
     check "$recipe: verify what search chose" nibble verify a.gguf
     searched=$(weighed)
     for method in gptq qronos; do
