@@ -363,7 +363,10 @@ typedef struct nib_request {
      * strict, without and the rungs of `allow` that have no pattern. NULL: none. */
     nib_model *draft;
     const char *draft_recipe;
-    uint64_t reserved[14];
+    /* Copies of the states of layers without keys, kept per sequence at earlier positions, from
+     * which a prompt that begins like an earlier one continues. 0: 4; negative: none */
+    int64_t snapshots;
+    uint64_t reserved[13];
 } nib_request;
 
 /* Plans without running anything; request NULL: all defaults. Makes a plan even if a layer has no
@@ -692,6 +695,11 @@ typedef struct nib_generate_stats {
     /* Seconds lost to drafts of any kind that gains did not make up for, at most 3 % of
      * undrafted_s, the time that the text would have taken without drafts. */
     double vain_s, undrafted_s;
+    /* Prompt tokens of a chat that were in the KV cache, and were computed again because it could
+     * not be continued from there; why: "state" (layers keep states at a few positions only) or
+     * "window"; NULL: none */
+    int64_t recomputed_tokens;
+    const char *recomputed_why;
 } nib_generate_stats;
 
 /* Generates from the start of sequence 0 and streams the text to sink in whole code points.

@@ -546,6 +546,11 @@ typedef struct nib_call_stats {
     int64_t settings; /* of the request: number done otherwise (NIB_SETTING_OTHER) or without
                          effect (NIB_SETTING_NONE), which the answer lists */
     double queued_s, first_token_s, total_s; /* since arrival; NaN: never happened */
+    /* Prompt tokens that were in the KV cache, and were computed again because the cache could not
+     * be continued from there: "state" (layers keep states at a few positions only), "window", or
+     * "block" (another answer writes the last block); NULL: none */
+    int64_t recomputed_tokens;
+    const char *recomputed_why;
 } nib_call_stats;
 /* Statistics of a call so far; the strings belong to the call. */
 NIB_API void nib_call_stats_get(nib_call *call, nib_call_stats *out);

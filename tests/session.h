@@ -23,7 +23,7 @@ typedef struct open_how {
     nib_strings without;    /* kernel rows to exclude */
     nib_strings allow;      /* rungs */
     int threads, sequences; /* 0: 1 */
-    int64_t context;
+    int64_t context, snapshots;
     const nib_allocator *allocator;
     nib_callbacks callbacks;
 } open_how;
@@ -49,6 +49,7 @@ static inline nib_status try_open(opened *o, const open_how *how, nib_err *err)
                                  .cache = how->cache,
                                  .device = how->device,
                                  .context = how->context,
+                                 .snapshots = how->snapshots,
                                  .without = how->without,
                                  .allow = how->allow};
     *o = (opened){0};

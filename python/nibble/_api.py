@@ -142,7 +142,7 @@ class nib_request(Structure):
                 ("engine", c_char_p), ("layer", c_char_p), ("bias", c_char_p), ("context", c_int64),
                 ("sequences", c_int64), ("memory", c_uint64), ("lookup", c_int64), ("ranks", c_int),
                 ("exports", c_bool), ("generation", c_void_p), ("draft", c_void_p),
-                ("draft_recipe", c_char_p), ("reserved", c_uint64 * 14)]
+                ("draft_recipe", c_char_p), ("snapshots", c_int64), ("reserved", c_uint64 * 13)]
 
 
 class nib_reason(Structure):
@@ -224,7 +224,8 @@ class nib_generate_stats(Structure):
                 ("repeat_penalty", c_double), ("top_k", c_int64), ("seed", c_uint64),
                 ("sampler", c_char_p), ("sampler_why", c_char * 512), ("drafts", c_int64),
                 ("model_drafted", c_int64), ("model_accepted", c_int64), ("model_s", c_double),
-                ("vain_s", c_double), ("undrafted_s", c_double)]
+                ("vain_s", c_double), ("undrafted_s", c_double), ("recomputed_tokens", c_int64),
+                ("recomputed_why", c_char_p)]
 
 
 class nib_piece(Structure):
@@ -375,7 +376,8 @@ class nib_call_stats(Structure):
     _fields_ = [("size", c_size_t), ("id", c_char_p), ("finish", c_char_p),
                 ("prompt_tokens", c_int64), ("cached_tokens", c_int64), ("new_tokens", c_int64),
                 ("seed", c_int64), ("settings", c_int64), ("queued_s", c_double),
-                ("first_token_s", c_double), ("total_s", c_double)]
+                ("first_token_s", c_double), ("total_s", c_double), ("recomputed_tokens", c_int64),
+                ("recomputed_why", c_char_p)]
 
 
 class nib_ranks_options(Structure):

@@ -93,6 +93,10 @@ class Stats:
     vain_s: float
     undrafted_s: float
     """Seconds lost to drafts that gains did not make up for; what the text would have taken without drafts."""
+    recomputed_tokens: int
+    """Prompt tokens that were in the KV cache, and were computed again."""
+    recomputed_why: Optional[str]
+    """Why the cache could not be continued from there: "state" or "window"."""
 
 
 def stats_of(s: Any) -> Stats:
@@ -102,7 +106,8 @@ def stats_of(s: Any) -> Stats:
     values = {name: getattr(s, name) for name in Stats.__dataclass_fields__}
     values.update(token_s=known(s.token_s), predicted_token_s=known(s.predicted_token_s),
                   sampler=s.sampler.decode() if s.sampler is not None else None,
-                  sampler_why=s.sampler_why.decode("utf-8", "replace"))
+                  sampler_why=s.sampler_why.decode("utf-8", "replace"),
+                  recomputed_why=s.recomputed_why.decode() if s.recomputed_why is not None else None)
     return Stats(**values)
 
 

@@ -93,6 +93,8 @@ class Model:
     context: tokens per sequence; None: the smaller of the model's and 4,096.
     memory: bytes of device memory that a run may use.
     lookup: most tokens that prompt lookup drafts per step, 0: none; None: 15 on the CPU.
+    snapshots: states of layers without keys that are kept per sequence, from which a prompt that
+    begins like an earlier one continues, 0: none; None: 4.
     draft: a smaller model with the same vocabulary, that drafts tokens for this one to check; the
     text is the same as without. draft_recipe: its recipe; None: as stored.
     threads, isa: None: as many threads as this process may run on, the best instruction set.
@@ -121,18 +123,20 @@ class Model:
                  bias: Optional[str] = None, context: Optional[int] = None,
                  memory: Optional[int] = None, lookup: Optional[int] = None,
                  draft: Optional[Path] = None, draft_recipe: Optional[Path] = None,
+                 snapshots: Optional[int] = None,
                  threads: Optional[int] = None, isa: Optional[str] = None,
                  tokenizer: Optional[Path] = None, cache_dir: Optional[Path] = None,
                  machine: Union[None, Path, _Default] = PROGRAM,
                  progress: Optional[Progress] = None, log: Optional[Log] = None) -> None:
         self._callbacks = Callbacks(progress, log)
         at_least(1, context=context, memory=memory)
-        at_least(0, lookup=lookup)
+        at_least(0, lookup=lookup, snapshots=snapshots)
         self._request = {
             "recipe": recipe, "skip": skip, "only": only, "device": device, "dtype": dtype,
             "cache": cache, "allow": allow, "kernel": kernel, "place": place, "without": without,
             "strict": strict, "bias": bias, "context": context, "memory": memory,
-            "lookup": -1 if lookup == 0 else lookup, "draft_recipe": draft_recipe}
+            "lookup": -1 if lookup == 0 else lookup, "draft_recipe": draft_recipe,
+            "snapshots": -1 if snapshots == 0 else snapshots}
         fill(_api.nib_request(), **self._request)  # wrong types are errors here
         self.path = os.fsdecode(path)
         engine = Engine(self._callbacks, "model", threads=threads, isa=isa,

@@ -231,16 +231,18 @@ static void write_head(nib_jsonw *w, nib_call *call)
 
 static void write_usage(nib_jsonw *w, const nib_call *call)
 {
-    int64_t prompt, cached, made;
-    nib__call_tokens(call, &prompt, &cached, &made);
+    const nib_token_counts tokens = nib__call_tokens(call);
     nib__jsonw_key(w, "usage");
     nib__jsonw_object(w);
-    nib__jsonw_pair_int(w, "prompt_tokens", prompt);
-    nib__jsonw_pair_int(w, "completion_tokens", made);
-    nib__jsonw_pair_int(w, "total_tokens", prompt + made);
+    nib__jsonw_pair_int(w, "prompt_tokens", tokens.prompt);
+    nib__jsonw_pair_int(w, "completion_tokens", tokens.made);
+    nib__jsonw_pair_int(w, "total_tokens", tokens.prompt + tokens.made);
     nib__jsonw_key(w, "prompt_tokens_details");
     nib__jsonw_object(w);
-    nib__jsonw_pair_int(w, "cached_tokens", cached);
+    nib__jsonw_pair_int(w, "cached_tokens", tokens.cached);
+    nib__jsonw_pair_int(w, "recomputed_tokens", tokens.recomputed);
+    if (tokens.recomputed > 0)
+        nib__jsonw_pair_string(w, "recomputed_because", nib__recompute_names[tokens.why]);
     nib__jsonw_pair_int(w, "audio_tokens", 0);
     nib__jsonw_object_end(w);
     nib__jsonw_key(w, "completion_tokens_details");

@@ -23,14 +23,13 @@ void nib__histogram_add(nib_histogram *h, double seconds)
 void nib__call_count(nib_call *call)
 {
     nib_service_counts *counts = &call->service->counts;
-    int64_t prompt, cached, made;
-    nib__call_tokens(call, &prompt, &cached, &made);
+    const nib_token_counts tokens = nib__call_tokens(call);
     call->over_ns = nib__now_ns();
     counts->requests[call->options.route][call->closed ? 0 : call->http / 100]++;
     if (call->begun_ns == 0)
         return;
-    counts->prompt_tokens += (uint64_t)prompt;
-    counts->cached_tokens += (uint64_t)cached;
+    counts->prompt_tokens += (uint64_t)tokens.prompt;
+    counts->cached_tokens += (uint64_t)tokens.cached;
     nib__histogram_add(&counts->total, (double)(call->over_ns - call->came_ns) * 1e-9);
 }
 
@@ -78,6 +77,16 @@ static void put_requests(nib_text *out, const nib_service_counts *counts)
                                  routes[r], answers[i], counts->requests[r][i]);
 }
 
+static void put_recomputed(nib_text *out, const nib_batch_counts *b)
+{
+    put_head(out, "prompt_tokens_recomputed_total", "counter",
+             "Prompt tokens that were in the cache and were computed again, by what kept the cache "
+             "from being continued.");
+    for (int i = NIB_RECOMPUTE_NONE + 1; i < NIB_RECOMPUTE_COUNT; i++)
+        nib__text_format(out, "nibble_prompt_tokens_recomputed_total{because=\"%s\"} %" PRId64 "\n",
+                         nib__recompute_names[i], b->recomputed[i]);
+}
+
 static void put_metrics(nib_text *out, const nib_service *s)
 {
     const nib_service_counts *c = &s->counts;
@@ -95,6 +104,7 @@ static void put_metrics(nib_text *out, const nib_service *s)
     put_count(out, "prompt_tokens_total", "counter", "Prompt tokens.", (double)c->prompt_tokens);
     put_count(out, "prompt_tokens_cached_total", "counter", "Prompt tokens found in the cache.",
               (double)c->cached_tokens);
+    put_recomputed(out, b);
     put_count(out, "tokens_total", "counter", "Generated tokens.", (double)c->new_tokens);
     put_count(out, "tokens_drafted_total", "counter",
               "Tokens drafted by prompt lookup or a draft model.", (double)b->drafted);

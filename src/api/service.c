@@ -160,7 +160,7 @@ static void remove_from_batch(nib_service *s, nib_call *call)
         if (choice->begun && !choice->ended)
             nib__batch_remove(s->batch, &choice->job);
         nib__answer_release(choice);
-        choice->cached = choice->job.cached;
+        nib__answer_note_cache(choice);
         choice->ended = true;
     }
     s->waiting -= call->begun < call->choice_count;

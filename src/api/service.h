@@ -31,6 +31,13 @@ typedef struct nib_answer_calls {
     bool open; /* the latest call is not finished */
 } nib_answer_calls;
 
+typedef struct nib_token_counts {
+    int64_t prompt, made;
+    int64_t cached;     /* of the prompt: continued from, as the cache had them */
+    int64_t recomputed; /* of the prompt: the cache had them, but could not be continued there */
+    nib_recompute why;
+} nib_token_counts;
+
 /* One choice of a request. */
 typedef struct nib_answer {
     nib_call *call;
@@ -45,7 +52,7 @@ typedef struct nib_answer {
     size_t told_prompt;   /* how many of them belong to the prompt */
     int64_t characters;   /* in their text, for offsets */
     int64_t echoed;       /* characters of the echoed prompt; 0: not echoed */
-    int64_t cached, made; /* tokens of the job as of its last token, readable under the lock */
+    nib_token_counts tokens; /* of the job as of its last token, readable under the lock */
     bool begun, ended;    /* has had a sequence; is finished */
     nib_finish finish;
     nib_err failed; /* status NIB_OK: no failure */
@@ -201,8 +208,10 @@ void nib__call_give_text(nib_answer *c, bool all, size_t held);
 /* Calls `ready` if there is something new to read. */
 void nib__call_tell(nib_call *call);
 void nib__call_free(nib_call *call);
-/* Token counts; a prompt with several answers counts once. */
-void nib__call_tokens(const nib_call *call, int64_t *prompt, int64_t *cached, int64_t *made);
+/* Token counts of all answers; a prompt with several answers counts once. */
+nib_token_counts nib__call_tokens(const nib_call *call);
+/* Notes what the answer's job found in the cache. */
+void nib__answer_note_cache(nib_answer *c);
 
 /* ---- api_report.c ---- */
 

@@ -237,11 +237,11 @@ static bool on_token(void *ctx, const nib_new_token *token)
     nib_answer *c = ctx;
     nib_service *s = c->call->service;
     pthread_mutex_lock(&s->lock);
-    c->cached = c->job.cached;
+    nib__answer_note_cache(c);
     if (!token->of_prompt) {
         record_token_time(c->call);
         s->counts.new_tokens++;
-        c->made++;
+        c->tokens.made++;
     }
     if (c->job.top >= 0)
         nib__answer_token(c, token);
@@ -266,7 +266,7 @@ static void on_finish(void *ctx, nib_finish finish, const nib_err *err)
     pthread_mutex_lock(&s->lock);
     c->ended = true;
     c->finish = finish;
-    c->cached = c->job.cached;
+    nib__answer_note_cache(c);
     call->ended++;
     if (err != NULL && call->error.http == 0)
         nib__call_refuse_status(call, "", err);
@@ -364,23 +364,39 @@ void nib_call_stats_get(nib_call *call, nib_call_stats *out)
         s.settings =
             (int64_t)(counts.settings[NIB_SETTING_OTHER] + counts.settings[NIB_SETTING_NONE]);
     }
-    if (known)
-        nib__call_tokens(call, &s.prompt_tokens, &s.cached_tokens, &s.new_tokens);
+    if (known) {
+        const nib_token_counts tokens = nib__call_tokens(call);
+        s.prompt_tokens = tokens.prompt, s.cached_tokens = tokens.cached;
+        s.new_tokens = tokens.made;
+        s.recomputed_tokens = tokens.recomputed;
+        s.recomputed_why = tokens.recomputed > 0 ? nib__recompute_names[tokens.why] : NULL;
+    }
     pthread_mutex_unlock(&call->service->lock);
     NIB_RESULT(out, s);
 }
 
-void nib__call_tokens(const nib_call *call, int64_t *prompt, int64_t *cached, int64_t *made)
+void nib__answer_note_cache(nib_answer *c)
 {
-    *prompt = *cached = *made = 0;
+    c->tokens.cached = c->job.cached;
+    c->tokens.recomputed = c->job.recomputed;
+    c->tokens.why = c->job.why;
+}
+
+nib_token_counts nib__call_tokens(const nib_call *call)
+{
+    nib_token_counts sum = {0};
     for (int64_t i = 0; i < call->choice_count; i++) {
         const nib_answer *c = &call->choices[i];
-        *made += c->made;
-        if (i % call->request.n == 0) { /* count each prompt once */
-            *prompt += c->job.prompt_count;
-            *cached += c->cached;
-        }
+        sum.made += c->tokens.made;
+        if (i % call->request.n != 0) /* count each prompt once */
+            continue;
+        sum.prompt += c->job.prompt_count;
+        sum.cached += c->tokens.cached;
+        sum.recomputed += c->tokens.recomputed;
+        if (c->tokens.recomputed > 0)
+            sum.why = c->tokens.why;
     }
+    return sum;
 }
 
 void nib__call_free(nib_call *call)

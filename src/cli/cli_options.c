@@ -244,6 +244,11 @@ const option option_table[] = {
      "faster on repetitive text, output unchanged; 0: off (default: 15 on the CPU, off on other "
      "devices)",
      ON_TEXT | ON_SERVE | ON_PLAN},
+    {"snapshots", 0, KIND_INT, AT(snapshots), "N",
+     "of models with layers that keep a state instead of keys: states kept per sequence at earlier "
+     "positions, from which a prompt that begins like an earlier one continues; 0: none "
+     "(default: 4)",
+     ON_CHAT | ON_SERVE | ON_PLAN},
     {"draft", 0, KIND_TEXT, AT(draft), "MODEL",
      "a smaller model with the same vocabulary that drafts tokens for this one to verify; output "
      "unchanged; on the CPU",
@@ -597,6 +602,7 @@ int parse_options(settings *out, const command *c, int argc, char **argv)
                       .top_k = -1,
                       .max_tokens = -1,
                       .lookup = -1,
+                      .snapshots = -1,
                       .loss_budget = -1,
                       .port = -1,
                       .parallel = -1,

@@ -49,6 +49,9 @@ nib_request request_of(const settings *s)
         .lookup = s->lookup < 0    ? 0
                   : s->lookup == 0 ? -1
                                    : s->lookup,
+        .snapshots = s->snapshots < 0    ? 0
+                       : s->snapshots == 0 ? -1
+                                             : s->snapshots,
         .draft_recipe = s->draft_recipe,
     };
 }

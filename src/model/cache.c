@@ -25,8 +25,7 @@ nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t conte
                           .states = {.layers = c->layers,
                                      .has = c->conv_layers,
                                      .channels = c->width,
-                                     .taps = c->conv_taps,
-                                     .sequences = sequences}};
+                                     .taps = c->conv_taps}};
 }
 
 static bool has_keys(const nib_kv_shape *s, int64_t layer)
@@ -120,6 +119,19 @@ static int64_t list_groups(nib_kv_group groups[NIB_KV_GROUPS], const nib_kv_shap
     return count;
 }
 
+/* States of sequences, and of their snapshots. */
+static nib_state_shape states_of(const nib_kv_shape *s, int64_t sequences)
+{
+    nib_state_shape states = s->states;
+    states.sequences = sequences;
+    return states;
+}
+
+static int64_t count_snapshots(const nib_kv_shape *s)
+{
+    return nib__states_count(&s->states) > 0 ? s->snapshots : 0;
+}
+
 uint64_t nib__kv_shape_bytes(const nib_kv_shape *s)
 {
     nib_kv_group groups[NIB_KV_GROUPS];
@@ -154,8 +166,13 @@ nib_status nib__kv_measure(nib_kv_size *out, const nib_kv_shape *shape, nib_err 
         out->window_positions = groups[g].blocks / shape->sequences * NIB_CACHE_BLOCK;
     }
     out->state_layers = nib__states_count(&shape->states);
-    NIB_TRY(nib__states_measure(&out->state_bytes, &shape->states, err));
-    out->bytes += out->state_bytes;
+    out->snapshots = count_snapshots(shape);
+    const nib_state_shape one = states_of(shape, 1),
+                          all = states_of(shape, shape->sequences + out->snapshots);
+    uint64_t states;
+    NIB_TRY(nib__states_measure(&out->state_bytes, &one, err));
+    NIB_TRY(nib__states_measure(&states, &all, err));
+    out->bytes += states;
     return NIB_OK;
 }
 
@@ -232,8 +249,12 @@ nib_status nib__kv_open(nib_kv *out, const nib_kv_shape *shape, nib_gpu *gpu,
                  .table_ld = nib__ceil_div(shape->context, NIB_CACHE_BLOCK)};
     NIB_TRY(find_groups(kv.groups, &kv.group_count, shape, gpu != NULL, err));
     nib_status status = open_groups(&kv, shape, err);
+    const int64_t snapshots = count_snapshots(shape);
+    const nib_state_shape states = states_of(shape, shape->sequences + snapshots);
     if (status == NIB_OK)
-        status = nib__states_open(&kv.states, &shape->states, a, err);
+        status = nib__states_open(&kv.states, &states, a, err);
+    if (status == NIB_OK)
+        status = nib__snapshots_open(&kv.snapshots, snapshots, shape->sequences, a, err);
     if (status != NIB_OK)
         nib__kv_close(&kv);
     else
@@ -260,6 +281,8 @@ void nib__kv_close(nib_kv *kv)
     for (int64_t g = 0; g < kv->group_count; g++)
         close_group(kv, &kv->groups[g]);
     nib__states_close(&kv->states);
+    if (kv->snapshots.count > 0)
+        nib__snapshots_close(&kv->snapshots);
     nib__release(kv->allocator, kv->group_of);
     nib__release(kv->allocator, kv->place);
     nib__release(kv->allocator, kv->lengths);
@@ -340,16 +363,48 @@ void nib__kv_place(nib_kv *kv, int64_t sequence, int64_t position)
 
 /* ---- rollback and sharing ---- */
 
-int64_t nib__kv_cut(const nib_kv *kv, int64_t sequence, int64_t position)
+/* Whether windows still hold what the token at `position` sees; then so it is at later ones. */
+static bool windows_reach(const nib_kv *kv, int64_t sequence, int64_t position)
 {
-    position = nib__min(position, kv->lengths[sequence]);
     for (int64_t i = 0; i < kv->group_count; i++) {
         const nib_kv_group *g = &kv->groups[i];
         const int64_t seen = g->window > 0 ? position + 1 - g->window : 0;
         if (nib__max(seen, 0) < (int64_t)g->firsts[sequence] * NIB_CACHE_BLOCK)
-            return 0;
+            return false;
     }
-    return nib__states_reach(&kv->states, sequence, position) ? position : 0;
+    return true;
+}
+
+int64_t nib__kv_cut(const nib_kv *kv, int64_t sequence, int64_t position)
+{
+    position = nib__min(position, kv->lengths[sequence]);
+    if (!nib__states_reach(&kv->states, sequence, position)) {
+        const int64_t slot = nib__snapshots_find(&kv->snapshots, sequence, position);
+        position = slot < 0 ? 0 : kv->snapshots.list[slot].position;
+    }
+    return windows_reach(kv, sequence, position) ? position : 0;
+}
+
+/* Gives the sequence `to` the states that `from` had before the token at `position`. */
+static void restore_states(nib_kv *kv, int64_t from, int64_t to, int64_t position)
+{
+    if (nib__states_reach(&kv->states, from, position)) {
+        if (to != from)
+            nib__states_copy(&kv->states, from, to);
+        return;
+    }
+    const int64_t slot = nib__snapshots_find(&kv->snapshots, from, position);
+    nib__snapshots_use(&kv->snapshots, slot);
+    nib__states_copy(&kv->states, kv->sequences + slot, to);
+}
+
+void nib__kv_snapshot(nib_kv *kv, int64_t sequence, nib_snapshot_kind kind)
+{
+    const int64_t length = kv->lengths[sequence];
+    const int64_t slot =
+        length > 0 ? nib__snapshots_take(&kv->snapshots, sequence, length, kind) : -1;
+    if (slot >= 0)
+        nib__states_copy(&kv->states, sequence, kv->sequences + slot);
 }
 
 int64_t nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position)
@@ -366,6 +421,9 @@ int64_t nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position)
     }
     if (position == 0)
         nib__states_clear(&kv->states, sequence);
+    else
+        restore_states(kv, sequence, sequence, position);
+    nib__snapshots_cut(&kv->snapshots, sequence, position);
     kv->lengths[sequence] = (int32_t)position;
     return position;
 }
@@ -379,7 +437,16 @@ int64_t nib__kv_keep(nib_kv *kv, int64_t sequence, int64_t position)
         const nib_kv_group *g = &kv->groups[i];
         shared = shared || g->uses[g->tables[sequence * kv->table_ld + last]] > 1;
     }
-    return nib__kv_truncate(kv, sequence, shared ? last * NIB_CACHE_BLOCK : position);
+    return nib__kv_truncate(kv, sequence,
+                            shared ? nib__kv_shareable(kv, sequence, position) : position);
+}
+
+int64_t nib__kv_shareable(const nib_kv *kv, int64_t sequence, int64_t positions)
+{
+    do
+        positions = nib__kv_cut(kv, sequence, nib__round_down(positions, NIB_CACHE_BLOCK));
+    while (positions % NIB_CACHE_BLOCK != 0);
+    return positions;
 }
 
 void nib__kv_share(nib_kv *kv, int64_t from, int64_t to, int64_t positions)
@@ -396,7 +463,8 @@ void nib__kv_share(nib_kv *kv, int64_t from, int64_t to, int64_t positions)
         g->stale = true;
     }
     if (positions > 0)
-        nib__states_copy(&kv->states, from, to);
+        restore_states(kv, from, to, positions);
+    nib__snapshots_share(&kv->snapshots, from, to, positions);
     kv->lengths[to] = (int32_t)positions;
 }
 
@@ -437,9 +505,11 @@ uint64_t nib__kv_used_bytes(const nib_kv *kv)
         const nib_kv_group *g = &kv->groups[i];
         sum += g->block_bytes / (uint64_t)g->blocks * (uint64_t)(g->blocks - g->free_count);
     }
+    int64_t states = nib__snapshots_used(&kv->snapshots);
     for (int64_t s = 0; s < kv->sequences; s++)
-        sum += kv->lengths[s] > 0 ? kv->states.bytes / (uint64_t)kv->sequences : 0;
-    return sum;
+        states += kv->lengths[s] > 0;
+    const uint64_t slots = (uint64_t)(kv->sequences + kv->snapshots.count);
+    return sum + kv->states.bytes / slots * (uint64_t)states;
 }
 
 int64_t nib__kv_blocks(const nib_kv *kv)
@@ -464,6 +534,8 @@ static uint64_t position_bytes(const nib_kv *kv, const nib_kv_group *g)
 {
     return (uint64_t)(kv->sides * g->kv_heads * nib__cache_bytes(kv->type, g->head_dim, 1));
 }
+
+bool nib__kv_keeps_keys(const nib_kv *kv, int64_t layer) { return kv->group_of[layer] >= 0; }
 
 uint64_t nib__kv_position_bytes(const nib_kv *kv, int64_t layer)
 {

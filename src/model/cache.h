@@ -5,10 +5,14 @@
  * layers that see all positions, and layers with a sliding window. Blocks before the window are
  * freed. Memory pages are not touched before they are used. Sequences with the same prefix may
  * share its whole blocks, which nobody writes.
+ *
+ * Layers without keys have a state per sequence, which only the last positions can be taken from.
+ * Snapshots are copies of it at earlier positions, so that sequences can be rolled back to those.
  */
 #ifndef NIB_CACHE_H
 #define NIB_CACHE_H
 
+#include "snapshots.h"
 #include "config.h"
 #include "gpu.h"
 #include "states.h"
@@ -31,7 +35,8 @@ typedef struct nib_kv_shape {
     int64_t window;            /* positions a query sees, including its own; 0: all */
     const bool *window_layers; /* [layers] layers that have the window; NULL: all */
     int64_t value_dim;         /* > 0: no values are kept; they are the keys' first dimensions */
-    nib_state_shape states;    /* of layers that keep no keys */
+    nib_state_shape states;    /* of layers that keep no keys; without `sequences` */
+    int64_t snapshots;       /* most copies of a sequence's states; without such layers: none */
 } nib_kv_shape;
 
 nib_kv_shape nib__kv_shape(const nib_config *config, int64_t sequences, int64_t context,
@@ -44,7 +49,8 @@ typedef struct nib_kv_size {
     int64_t window_layers;    /* layers whose window is shorter than the context; 0: none */
     int64_t window_positions; /* capacity of each such layer per sequence */
     int64_t state_layers;     /* layers that keep a state instead of keys */
-    uint64_t state_bytes;     /* of all of them, counted in `bytes` */
+    uint64_t state_bytes;     /* of a sequence, and of a snapshot; all are counted in `bytes` */
+    int64_t snapshots;
 } nib_kv_size;
 /* NIB_NO_MEMORY: the size is over a limit; the error says what to ask for instead. */
 nib_status nib__kv_measure(nib_kv_size *out, const nib_kv_shape *shape, nib_err *err);
@@ -79,7 +85,9 @@ typedef struct nib_kv {
     nib_kv_group groups[NIB_KV_GROUPS];
     int64_t group_count;
     int32_t *group_of, *place; /* [layers] the layer's group, and its index there; -1: no keys */
-    nib_states states;         /* of layers without keys; on the CPU */
+    nib_states states;         /* of layers without keys; on the CPU; first those of sequences, then
+                                  those of snapshots */
+    nib_snapshots snapshots;
     int32_t *lengths;          /* [sequences] positions held, plus those freed before the window */
 } nib_kv;
 
@@ -93,17 +101,23 @@ nib_status nib__kv_extend(nib_kv *kv, int64_t sequence, int64_t position, nib_er
 /* Allocates the blocks of a position and frees those before the windows. Positions come in order,
  * at most NIB_CACHE_SPARE of a sequence per pass. */
 void nib__kv_place(nib_kv *kv, int64_t sequence, int64_t position);
-/* The length a sequence can be rolled back to: the smaller of `position` and its length; 0 if a
- * window or a state has already moved past that point. */
+/* The length a sequence can be rolled back to: the smaller of `position` and its length; if states
+ * have already moved past that point, their last snapshot before it; 0 if there is none, or a
+ * window has moved past it. */
 int64_t nib__kv_cut(const nib_kv *kv, int64_t sequence, int64_t position);
 /* Rolls a sequence back to nib__kv_cut's length, and returns it. */
 int64_t nib__kv_truncate(nib_kv *kv, int64_t sequence, int64_t position);
-/* The same, but rolls back to a whole block if the last one would be partial and is shared, because
+/* The same, but rolls back to whole blocks if the last one would be partial and is shared, because
  * the next position would be written into it. */
 int64_t nib__kv_keep(nib_kv *kv, int64_t sequence, int64_t position);
-/* Makes the empty sequence `to` share the first `positions` of `from`: a whole number of blocks,
- * and a length that `from` can be rolled back to. */
+/* How many of the first `positions` of a sequence another can share: whole blocks, and a length
+ * that it can be rolled back to. */
+int64_t nib__kv_shareable(const nib_kv *kv, int64_t sequence, int64_t positions);
+/* Makes the empty sequence `to` share the first `positions` of `from`, as nib__kv_shareable says.
+ */
 void nib__kv_share(nib_kv *kv, int64_t from, int64_t to, int64_t positions);
+/* Keeps the states of a sequence as they are now, if layers have states. */
+void nib__kv_snapshot(nib_kv *kv, int64_t sequence, nib_snapshot_kind kind);
 nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer);
 
 /* ---- the content of a sequence, in the same order on every device ----
@@ -111,6 +125,8 @@ nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer);
  * A position has the key of each head, then the value of each head, if the cache has values; I8:
  * each followed by its scale. */
 
+/* Whether a layer keeps keys; if not, nib__states_read and nib__states_write have its content. */
+bool nib__kv_keeps_keys(const nib_kv *kv, int64_t layer);
 /* Bytes of a position in a layer; and in the layer with most. */
 uint64_t nib__kv_position_bytes(const nib_kv *kv, int64_t layer);
 uint64_t nib__kv_widest_bytes(const nib_kv *kv);

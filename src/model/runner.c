@@ -277,7 +277,8 @@ static nib_status prepare(nib_runner *r, nib_err *err)
 
 static nib_status open_cache(nib_runner *r, int64_t sequences, int64_t context, nib_err *err)
 {
-    const nib_kv_shape shape = nib__kv_shape(&r->net->config, sequences, context, r->plan->cache);
+    nib_kv_shape shape = nib__kv_shape(&r->net->config, sequences, context, r->plan->cache);
+    shape.snapshots = r->plan->snapshots * sequences;
     const bool on_gpu = r->ops.cache_side == NIB_SIDE_GPU;
     const nib_status status =
         nib__kv_open(&r->kv, &shape, on_gpu ? r->gpu : NULL, &r->engine->allocator, err);

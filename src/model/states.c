@@ -107,6 +107,41 @@ void nib__states_copy(nib_states *s, int64_t from, int64_t to)
         s->firsts[to] = s->firsts[from];
 }
 
+/* Inputs that the token at position `length` reads. */
+static int64_t inputs_before(const nib_states *s, int64_t length)
+{
+    return nib__min(s->taps - 1, length);
+}
+
+uint64_t nib__states_content(const nib_states *s, int64_t length)
+{
+    return (uint64_t)(inputs_before(s, length) * s->channels) * sizeof *s->block;
+}
+
+static float *input_at(const nib_states *s, int64_t sequence, int64_t layer, int64_t position)
+{
+    return state_of(s, s->place[layer], sequence) + position % s->room * s->channels;
+}
+
+void nib__states_read(const nib_states *s, int64_t sequence, int64_t layer, int64_t length,
+                      void *out)
+{
+    const size_t row = (size_t)s->channels * sizeof *s->block;
+    char *to = out;
+    for (int64_t p = length - inputs_before(s, length); p < length; p++, to += row)
+        memcpy(to, input_at(s, sequence, layer, p), row);
+}
+
+void nib__states_write(nib_states *s, int64_t sequence, int64_t layer, int64_t length,
+                       const void *from)
+{
+    const size_t row = (size_t)s->channels * sizeof *s->block;
+    const char *at = from;
+    s->firsts[sequence] = (int32_t)(length - inputs_before(s, length));
+    for (int64_t p = s->firsts[sequence]; p < length; p++, at += row)
+        memcpy(input_at(s, sequence, layer, p), at, row);
+}
+
 float *nib__states_layer(const nib_states *s, int64_t layer)
 {
     return state_of(s, s->place[layer], 0);

@@ -44,6 +44,14 @@ bool nib__states_reach(const nib_states *states, int64_t sequence, int64_t posit
 void nib__states_clear(nib_states *states, int64_t sequence);
 /* Gives the sequence `to` the state of `from`. */
 void nib__states_copy(nib_states *states, int64_t from, int64_t to);
+/* The content of a sequence of `length` tokens in a layer, the same on every device: the inputs
+ * that its next token reads, f32, the oldest first. */
+uint64_t nib__states_content(const nib_states *states, int64_t length); /* bytes */
+void nib__states_read(const nib_states *states, int64_t sequence, int64_t layer, int64_t length,
+                      void *out);
+/* Gives an empty sequence that content. */
+void nib__states_write(nib_states *states, int64_t sequence, int64_t layer, int64_t length,
+                       const void *from);
 /* nib_short_conv.state of a layer. */
 float *nib__states_layer(const nib_states *states, int64_t layer);
 

@@ -147,7 +147,8 @@ static nib_status plan_draft(nib_plan *p, nib_err *err)
                            .context = nib__min(p->context, r->draft->net.config.context),
                            .sequences = r->sequences,
                            .memory = r->memory,
-                           .lookup = -1};
+                           .lookup = -1,
+                           .snapshots = -1};
     nib_err failed;
     NIB_TRY(choose_allow(&request.allow, p, err));
     const nib_status status = nib__plan_make(&p->draft, r->draft, &request, NULL, &failed);

@@ -57,6 +57,8 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err);
 bool nib__plan_fits(const nib_plan *p);
 /* The cache type as options spell it: "int8", not "i8". */
 const char *nib__cache_name(nib_type type);
+/* What the plan's cache must hold, with keys and values of this type. */
+nib_kv_shape nib__plan_kv_shape(const nib_plan *p, nib_type type);
 /* Bytes of keys and values per token. */
 uint64_t nib__plan_token_bytes(const nib_plan *p);
 /* Bytes that the plan needs on its machine: weights, KV cache and, on a device, buffers. */

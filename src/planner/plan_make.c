@@ -199,6 +199,19 @@ static nib_status choose_cache(nib_plan *p, nib_err *err)
                                : "");
 }
 
+nib_kv_shape nib__plan_kv_shape(const nib_plan *p, nib_type type)
+{
+    nib_kv_shape shape = nib__kv_shape(&p->model->net.config, p->sequences, p->context, type);
+    shape.snapshots = p->policy.snapshots * p->sequences;
+    return shape;
+}
+
+static int64_t snapshots_of(const nib_plan *p)
+{
+    enum { USUAL = 4 }; /* where a turn starts, where its prompt ends, and two on the way */
+    return p->request.snapshots == 0 ? USUAL : nib__max(p->request.snapshots, 0);
+}
+
 /* The context, and the bytes of its KV cache; a training step keeps none. */
 static nib_status choose_context(nib_plan *p, nib_err *err)
 {
@@ -210,10 +223,12 @@ static nib_status choose_context(nib_plan *p, nib_err *err)
                          "; lower --context",
                          p->context, limit);
     p->sequences = nib__max(p->request.sequences, 1);
-    const nib_kv_shape shape = nib__kv_shape(&p->model->net.config, p->sequences, p->context,
-                                             nib__policy_cache(&p->policy));
     p->cache = (nib_kv_size){0};
-    return p->model->net.training ? NIB_OK : nib__kv_measure(&p->cache, &shape, err);
+    if (p->model->net.training)
+        return NIB_OK;
+    p->policy.snapshots = snapshots_of(p);
+    const nib_kv_shape shape = nib__plan_kv_shape(p, nib__policy_cache(&p->policy));
+    return nib__kv_measure(&p->cache, &shape, err);
 }
 
 /* ---- settings and notes ---- */
@@ -647,6 +662,7 @@ void nib__plan_json(const nib_plan *p, nib_jsonw *w)
     if (p->cache.state_layers > 0) {
         nib__jsonw_pair_int(w, "state_layers", p->cache.state_layers);
         nib__jsonw_pair_int(w, "state_bytes", (int64_t)p->cache.state_bytes);
+        nib__jsonw_pair_int(w, "snapshots", p->cache.snapshots);
     }
     nib__jsonw_pair_double(w, "predicted_token_s", p->assignment.predicted_token_s);
     nib__jsonw_pair_double(w, "predicted_bf16_token_s", p->assignment.predicted_bf16_token_s);

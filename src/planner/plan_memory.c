@@ -106,8 +106,7 @@ static const char *find_recipe(const nib_plan *p, const load *l, uint64_t *bytes
  * attention runs on a device. */
 static bool with_int8(const nib_plan *p, const load *l, load *out)
 {
-    const nib_kv_shape shape =
-        nib__kv_shape(&p->model->net.config, p->sequences, p->context, NIB_TYPE_I8);
+    const nib_kv_shape shape = nib__plan_kv_shape(p, NIB_TYPE_I8);
     nib_kv_size size;
     nib_err ignored;
     if (p->assignment.gpu != NULL || l->machine->memory == 0 ||
@@ -259,13 +258,21 @@ static void say_windows(const nib_plan *p, char *out, size_t size)
                  (long long)p->cache.window_layers, (long long)layers, kept);
 }
 
+static uint64_t state_bytes(const nib_plan *p)
+{
+    return p->cache.state_bytes * (uint64_t)(p->sequences + p->cache.snapshots);
+}
+
 /* Says what layers keep that have no keys. */
 static void say_states(const nib_plan *p, char *out, size_t size)
 {
-    char bytes[32];
-    snprintf(out, size, "; %lld layers keep %s a sequence instead",
-             (long long)p->cache.state_layers,
-             nib__format_bytes(bytes, p->cache.state_bytes / (uint64_t)p->sequences));
+    char one[32], all[32];
+    const int used = snprintf(out, size, "; %lld layers keep %s a sequence instead",
+                              (long long)p->cache.state_layers,
+                              nib__format_bytes(one, p->cache.state_bytes));
+    if (p->cache.snapshots > 0)
+        snprintf(out + used, size - (size_t)used, ", and %lld snapshots of as much, %s in all",
+                 (long long)p->cache.snapshots, nib__format_bytes(all, state_bytes(p)));
 }
 
 nib_status nib__plan_memory(nib_plan *p, nib_err *err)
@@ -279,7 +286,7 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
             return NIB_OK;
     } else {
         const int64_t shared = p->model->net.config.shared_layers;
-        char sequences[48] = "", windows[96] = "", sharing[64] = "", states[96] = "";
+        char sequences[48] = "", windows[96] = "", sharing[64] = "", states[160] = "";
         if (p->sequences > 1)
             snprintf(sequences, sizeof sequences, "%lld sequences of ", (long long)p->sequences);
         if (p->cache.window_layers > 0)
@@ -293,7 +300,7 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
             "weights %s, keys and values of %s%s positions %s, in %s with %s a token%s%s%s",
             nib__format_bytes(weights, p->weight_bytes), sequences,
             nib__format_count(context, (uint64_t)p->context),
-            nib__format_bytes(cache, p->cache.bytes - p->cache.state_bytes),
+            nib__format_bytes(cache, p->cache.bytes - state_bytes(p)),
             nib__cache_name(p->assignment.cache),
             nib__format_bytes(token, nib__plan_token_bytes(p)), windows, sharing, states);
     }

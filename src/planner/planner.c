@@ -638,6 +638,7 @@ nib_status nib__plan_layers(nib_assignment *out, const nib_layer *layers, size_t
                             .graph = policy->graph,
                             .dtype = policy->dtype,
                             .cache = nib__policy_cache(policy),
+                            .snapshots = policy->snapshots,
                             .without = policy->without,
                             .count = count,
                             .weights = copy.weights};

@@ -606,7 +606,7 @@ static void format_seconds(char out[48], const char *what, double seconds)
 
 static void log_request(const request *r, bool completed)
 {
-    char when[32], method[32], path[128], tokens[160] = "", queued[48], first[48],
+    char when[32], method[32], path[128], again[64] = "", tokens[224] = "", queued[48], first[48],
                                           settings[64] = "";
     const time_t now = time(NULL);
     struct tm utc;
@@ -622,9 +622,13 @@ static void log_request(const request *r, bool completed)
     nib_call_stats_get(r->call, &t);
     format_seconds(queued, "queued", t.queued_s);
     format_seconds(first, "first token", t.first_token_s);
+    if (t.recomputed_tokens > 0)
+        snprintf(again, sizeof again, ", %lld recomputed: %s", (long long)t.recomputed_tokens,
+                 t.recomputed_why);
     if (t.prompt_tokens > 0)
-        snprintf(tokens, sizeof tokens, ", %lld prompt tokens (%lld cached), %lld new",
-                 (long long)t.prompt_tokens, (long long)t.cached_tokens, (long long)t.new_tokens);
+        snprintf(tokens, sizeof tokens, ", %lld prompt tokens (%lld cached%s), %lld new",
+                 (long long)t.prompt_tokens, (long long)t.cached_tokens, again,
+                 (long long)t.new_tokens);
     if (t.settings > 0)
         snprintf(settings, sizeof settings, ", %lld setting%s not as asked", (long long)t.settings,
                  t.settings == 1 ? "" : "s");

@@ -11,6 +11,16 @@ enum {
     MORE_ROWS = 32,
     /* A prompt longer than a step leaves this part of the step to the shortest other prompt. */
     SHORT_SHARE = NIB_CHUNK / 4,
+    /* The last snapshot of a prompt is at least so many tokens before its end: the next turn's
+     * prompt often lacks the last ones, which open the answer. */
+    PROMPT_TAIL = 16,
+};
+
+const char *const nib__recompute_names[NIB_RECOMPUTE_COUNT] = {
+    [NIB_RECOMPUTE_NONE] = "none",
+    [NIB_RECOMPUTE_STATE] = "state",
+    [NIB_RECOMPUTE_WINDOW] = "window",
+    [NIB_RECOMPUTE_BLOCK] = "block",
 };
 
 /* A sequence: what its cache holds, and for which job. */
@@ -143,7 +153,8 @@ void nib__batch_add(nib_batch *b, nib_job *job)
     *last = job;
     job->next = NULL;
     job->sequence = -1;
-    job->done = job->cached = job->made = job->steps = 0;
+    job->done = job->cached = job->made = job->steps = job->recomputed = 0;
+    job->why = NIB_RECOMPUTE_NONE;
     job->draft = job->drafted = job->accepted = job->guessed = job->guessed_right = 0;
     const nib_draw_plan draw = nib__job_draw_plan(b->session->plan, job, NULL);
     job->device_sampler = draw.row != NULL && draw.row->gpu != NULL ? draw.row : NULL;
@@ -206,6 +217,48 @@ static void end_job(nib_batch *b, nib_job *job, nib_finish finish, const nib_err
     job->calls.end(job->ctx, finish, err);
 }
 
+/* ---- snapshots of states ---- */
+
+static bool has_snapshots(const nib_batch *b)
+{
+    return b->session->runner.kv.snapshots.count > 0;
+}
+
+/* The last snapshot of a prompt: a whole block, so that other sequences can share it. */
+static int64_t last_snapshot(const nib_job *job)
+{
+    return nib__round_down(nib__max(job->prompt_count - PROMPT_TAIL, 0), NIB_CACHE_BLOCK);
+}
+
+/* Where a job that reads its prompt must end a step, to make a snapshot there. */
+static int64_t next_stop(const nib_batch *b, const nib_job *job)
+{
+    const int64_t last = last_snapshot(job);
+    const int64_t next = nib__round_down(job->done, NIB_CHUNK) + NIB_CHUNK;
+    if (!has_snapshots(b))
+        return job->prompt_count;
+    return nib__min(job->done < last ? nib__min(last, next) : next, job->prompt_count);
+}
+
+/* Makes a snapshot if the job has come to a place for one. */
+static void keep_states(nib_batch *b, const nib_job *job)
+{
+    const bool turn = job->done == last_snapshot(job);
+    if (has_snapshots(b) && (turn || job->done % NIB_CHUNK == 0))
+        nib__kv_snapshot(&b->session->runner.kv, job->sequence,
+                           turn ? NIB_SNAPSHOT_TURN : NIB_SNAPSHOT_PASSING);
+}
+
+/* The last position at or before `same` that another job can continue from, once this one has come
+ * there. */
+static int64_t reusable(const nib_batch *b, const nib_job *job, int64_t same)
+{
+    const int64_t last = last_snapshot(job), chunks = nib__round_down(same, NIB_CHUNK);
+    if (b->session->runner.kv.states.count == 0)
+        return same;
+    return !has_snapshots(b) ? 0 : last <= same ? nib__max(last, chunks) : chunks;
+}
+
 /* ---- where a job starts ---- */
 
 /* How many of the first `count` tokens equal the prompt. The last token of a prompt always runs,
@@ -219,16 +272,17 @@ static int64_t common_prefix(const nib_job *job, const int32_t *tokens, int64_t 
     return i;
 }
 
-/* The sequence that caches the longest prefix of the prompt from which its windows still allow
- * continuing. */
-static int64_t find_source(const nib_batch *b, const nib_job *job, int64_t *shared)
+/* The sequence that caches the longest prefix of the prompt from which its windows and states allow
+ * continuing. most: the longest prefix that any caches. */
+static int64_t find_source(const nib_batch *b, const nib_job *job, int64_t *shared, int64_t *most)
 {
     int64_t best = -1;
-    *shared = 0;
+    *shared = *most = 0;
     for (int64_t i = 0; i < b->count; i++) {
         const sequence *s = &b->sequences[i];
         const int64_t alike = s->tenant == job->tenant ? common_prefix(job, s->tokens, s->held) : 0;
         const int64_t usable = nib__kv_cut(&b->session->runner.kv, i, alike);
+        *most = nib__max(*most, alike);
         const bool idle = s->job == NULL;
         if (usable > *shared ||
             (usable == *shared && usable > 0 && idle && b->sequences[best].job)) {
@@ -240,15 +294,14 @@ static int64_t find_source(const nib_batch *b, const nib_job *job, int64_t *shar
 }
 
 /* Whether an earlier job will soon cache more of the prompt, by at least a block, than any sequence
- * does now. States of layers are those of the other job's last tokens, so it would be past it. */
+ * does now. */
 static bool must_wait(const nib_batch *b, const nib_job *job, int64_t shared)
 {
-    if (b->session->runner.kv.states.count > 0)
-        return false;
     for (const nib_job *other = b->jobs; other != job; other = other->next) {
-        const int64_t same = other->tenant == job->tenant
-                                 ? common_prefix(job, other->prompt, other->prompt_count)
-                                 : 0;
+        const int64_t alike = other->tenant == job->tenant
+                                  ? common_prefix(job, other->prompt, other->prompt_count)
+                                  : 0;
+        const int64_t same = reusable(b, other, alike);
         if (other->done < same && same >= shared + NIB_CACHE_BLOCK)
             return true;
     }
@@ -269,8 +322,9 @@ static int64_t find_idle(const nib_batch *b)
 /* Gives the job a sequence: the source itself if it is idle and the job continues from at least
  * half of its cache, or if the source would be reused anyway; else the least recently used one,
  * which shares the source's blocks, so the source keeps its cache. */
-static void start_job(nib_batch *b, nib_job *job, int64_t source, int64_t shared)
+static void start_job(nib_batch *b, nib_job *job, int64_t source, int64_t shared, int64_t alike)
 {
+    const int64_t usable = shared;
     nib_kv *kv = &b->session->runner.kv;
     int64_t taken = find_idle(b);
     if (source >= 0 && b->sequences[source].job == NULL &&
@@ -278,7 +332,7 @@ static void start_job(nib_batch *b, nib_job *job, int64_t source, int64_t shared
         taken = source;
         shared = nib__kv_keep(kv, taken, shared);
     } else {
-        shared = source < 0 ? 0 : nib__kv_cut(kv, source, nib__round_down(shared, NIB_CACHE_BLOCK));
+        shared = source < 0 ? 0 : nib__kv_shareable(kv, source, shared);
         nib__kv_truncate(kv, taken, 0);
         if (shared > 0)
             nib__kv_share(kv, source, taken, shared);
@@ -291,7 +345,15 @@ static void start_job(nib_batch *b, nib_job *job, int64_t source, int64_t shared
     s->tenant = job->tenant;
     job->sequence = taken;
     job->done = job->cached = shared;
+    job->recomputed = alike - shared;
+    job->why = alike == shared         ? NIB_RECOMPUTE_NONE
+               : usable == alike       ? NIB_RECOMPUTE_BLOCK
+               : kv->states.count > 0  ? NIB_RECOMPUTE_STATE
+                                       : NIB_RECOMPUTE_WINDOW;
     b->counts.reused += shared;
+    b->counts.recomputed[job->why] += job->recomputed;
+    if (shared > 0)
+        nib__kv_snapshot(kv, taken, NIB_SNAPSHOT_TURN);
 }
 
 /* ---- composing a step ---- */
@@ -299,6 +361,12 @@ static void start_job(nib_batch *b, nib_job *job, int64_t source, int64_t shared
 static bool is_reading(const nib_job *job) { return job->done < job->prompt_count; }
 
 static int64_t prompt_left(const nib_job *job) { return job->prompt_count - job->done; }
+
+/* Most tokens of its prompt that a step reads. */
+static int64_t to_read(const nib_batch *b, const nib_job *job)
+{
+    return next_stop(b, job) - job->done;
+}
 
 /* Whether the job needs the logits at this position. */
 static bool wants_logits(const nib_job *job, int64_t position)
@@ -339,15 +407,15 @@ static void add_slots(nib_batch *b, nib_job *job, int64_t count)
 
 static bool can_read(nib_batch *b, nib_job *job)
 {
-    int64_t shared;
+    int64_t shared, alike;
     if (!is_reading(job))
         return false;
     if (job->sequence >= 0)
         return true;
-    const int64_t source = find_source(b, job, &shared);
+    const int64_t source = find_source(b, job, &shared, &alike);
     if (must_wait(b, job, shared))
         return false;
-    start_job(b, job, source, shared);
+    start_job(b, job, source, shared, alike);
     return true;
 }
 
@@ -372,12 +440,12 @@ static void add_prompts(nib_batch *b)
         if (job == early || !can_read(b, job))
             continue;
         if (first && prompt_left(job) > room && (early = find_shortest(b, job)) != NULL) {
-            const int64_t share = nib__min(nib__min(SHORT_SHARE, room), prompt_left(early));
+            const int64_t share = nib__min(nib__min(SHORT_SHARE, room), to_read(b, early));
             add_slots(b, early, share);
             room -= share;
         }
         first = false;
-        add_slots(b, job, nib__min(room, prompt_left(job)));
+        add_slots(b, job, nib__min(room, to_read(b, job)));
     }
 }
 
@@ -509,6 +577,8 @@ static void advance_sequences(nib_batch *b)
         s->job->done++;
         b->counts.prefilled += reading;
     }
+    for (size_t j = 0; j < b->stepped_count; j++)
+        keep_states(b, b->stepped[j]);
 }
 
 /* Ends jobs that only run a prompt and have run it. */

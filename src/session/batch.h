@@ -41,6 +41,17 @@ typedef struct nib_job_calls {
     void (*end)(void *ctx, nib_finish finish, const nib_err *err);
 } nib_job_calls;
 
+/* Why a job does not continue from all of the prompt that the cache has. */
+typedef enum nib_recompute {
+    NIB_RECOMPUTE_NONE,
+    NIB_RECOMPUTE_STATE,  /* layers with a state keep it at snapshots only */
+    NIB_RECOMPUTE_WINDOW, /* layers with a window have moved past the end of what is alike */
+    NIB_RECOMPUTE_BLOCK,  /* another job goes on writing the last block */
+    NIB_RECOMPUTE_COUNT
+} nib_recompute;
+/* "state", "window", "block". */
+extern const char *const nib__recompute_names[NIB_RECOMPUTE_COUNT];
+
 typedef struct nib_job nib_job;
 struct nib_job {
     /* the request; must stay valid until the job ends */
@@ -65,6 +76,9 @@ struct nib_job {
     nib_job *next;
     int64_t sequence;                 /* -1: none yet */
     int64_t done, cached;             /* tokens in the cache; those cached before the job */
+    int64_t recomputed;               /* tokens of the prompt that the cache had, but could not go
+                                         on from */
+    nib_recompute why;
     int64_t made;                     /* new tokens */
     int64_t steps;                    /* after the prompt */
     int64_t drafted, accepted;        /* drafted tokens, and those accepted */
@@ -100,6 +114,7 @@ typedef struct nib_batch_counts {
     int64_t jobs, sequences;
     int64_t blocks, blocks_used;     /* of the cache */
     int64_t prefilled, reused, made; /* tokens so far */
+    int64_t recomputed[NIB_RECOMPUTE_COUNT];
     int64_t drafted, accepted;       /* drafted tokens, and those accepted */
     int64_t guessed, guessed_right;  /* of these, by a draft model */
     int64_t steps;

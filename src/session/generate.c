@@ -270,6 +270,8 @@ static void fill_stats(nib_generator *g)
     const uint64_t now = g->left != 0 ? g->left : nib__now_ns();
     const uint64_t first = g->first != 0 ? g->first : now;
     s->cached_tokens = job->cached;
+    s->recomputed_tokens = job->recomputed;
+    s->recomputed_why = job->recomputed > 0 ? nib__recompute_names[job->why] : NULL;
     s->first_token_s = s->prefill_s = (double)(first - g->start) * 1e-9;
     s->decode_s = (double)(now - first) * 1e-9;
     s->steps = job->steps, s->drafted = job->drafted, s->accepted = job->accepted;

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The state of a sequence as bytes: a head, the lines of what it was computed with, the keys and
- * values layer by layer, and a checksum of all of it. docs/formats.md has the layout.
+ * values, or the state, of each layer, and a checksum of all of it. docs/formats.md has the layout.
  */
 #include "state_basis.h"
 #include "public_struct.h"
 
 #include <inttypes.h>
 
-enum { VERSION = 1 };
+enum {
+    KEYS = 1,  /* version of a state whose layers all keep keys */
+    STATES = 2 /* of one with layers that keep a state instead */
+};
 
 static const char magic[8] = {'n', 'i', 'b', 's', 't', 'a', 't', 'e'};
 
@@ -55,11 +58,6 @@ static nib_status open_state(state *s, nib_session *session, int32_t sequence, n
                  .sequence = sequence};
     nib__text_init(&s->basis, s->allocator);
     NIB_TRY(nib__session_check_sequence(session, sequence, err));
-    if (kv->states.count > 0)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: the state of a sequence with short convolutions can neither be saved "
-                         "nor loaded yet; run its tokens again",
-                         net->path);
     nib__basis_write(&s->basis, session);
     s->scratch = nib__calloc(s->allocator, scratch, 1);
     if (s->basis.failed || (s->scratch == NULL && scratch != 0))
@@ -68,7 +66,7 @@ static nib_status open_state(state *s, nib_session *session, int32_t sequence, n
         NIB_TRY(nib__model_check_files(session->model,
                                        nib__basis_weights(&session->weights, net, err), err));
     session->hashed = true;
-    s->head = (head){.version = VERSION,
+    s->head = (head){.version = kv->states.count > 0 ? STATES : KEYS,
                      .weights = session->weights,
                      .basis_bytes = s->basis.size,
                      .layers = kv->layers,
@@ -113,9 +111,21 @@ static nib_status put(const saving *out, const void *bytes, size_t size, nib_err
     return write_bytes(out->sink, bytes, size, err);
 }
 
+/* Bytes of a layer. */
+static uint64_t layer_bytes(const state *s, int64_t layer)
+{
+    if (!nib__kv_keeps_keys(s->kv, layer))
+        return nib__states_content(&s->kv->states, s->head.length);
+    return (uint64_t)(s->head.length - first_of(s, layer)) * nib__kv_position_bytes(s->kv, layer);
+}
+
 static nib_status put_layer(const state *s, const saving *out, int64_t layer, char *rows,
                             nib_err *err)
 {
+    if (!nib__kv_keeps_keys(s->kv, layer)) {
+        nib__states_read(&s->kv->states, s->sequence, layer, s->head.length, rows);
+        return put(out, rows, (size_t)layer_bytes(s, layer), err);
+    }
     for (int64_t b = first_of(s, layer) / NIB_CACHE_BLOCK; b * NIB_CACHE_BLOCK < s->head.length;
          b++) {
         const int64_t count = count_in(s, b);
@@ -128,7 +138,11 @@ static nib_status put_layer(const state *s, const saving *out, int64_t layer, ch
 /* Writes everything that the checksum covers. */
 static nib_status put_content(const state *s, const saving *out, nib_err *err)
 {
-    const uint64_t bytes = NIB_CACHE_BLOCK * nib__kv_widest_bytes(s->kv);
+    const uint64_t keys = NIB_CACHE_BLOCK * nib__kv_widest_bytes(s->kv),
+                   states = s->kv->states.count > 0
+                                ? nib__states_content(&s->kv->states, s->head.length)
+                                : 0,
+                   bytes = keys > states ? keys : states;
     char *rows = nib__calloc(s->allocator, bytes, 1);
     nib_status status = rows == NULL ? nib__fail_memory(err, bytes, "the state of a sequence")
                                      : put(out, &s->head, sizeof s->head, err);
@@ -179,11 +193,11 @@ static nib_status read_head(state *s, const char *bytes, size_t size, nib_err *e
                          "these %zu bytes are not the state of a sequence, which begins with %.8s",
                          size, magic);
     memcpy(h, bytes, sizeof *h);
-    if (h->version != VERSION)
+    if (h->version != KEYS && h->version != STATES)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "the state has version %" PRIu64 " of its format; this libnibble reads "
-                         "version %d",
-                         h->version, VERSION);
+                         "versions %d and %d",
+                         h->version, KEYS, STATES);
     memcpy(&sum, bytes + size - sizeof sum, sizeof sum);
     if (!nib__hash_equal(nib__hash_bytes(bytes, size - sizeof sum), sum))
         return nib__fail(err, NIB_BAD_INPUT,
@@ -220,6 +234,11 @@ static nib_status check_size(const state *s, const head *own, size_t size, nib_e
                          "the state has %" PRId64 " positions, but the context is %" PRId64
                          "; open a session with a larger one",
                          h->length, s->kv->context);
+    if (h->version != own->version)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "the state has version %" PRIu64 " of its format, but a state of its "
+                         "model has version %" PRIu64,
+                         h->version, own->version);
     if (h->layers != own->layers || h->kv_heads != own->kv_heads || h->head_dim != own->head_dim)
         return nib__fail(err, NIB_BAD_INPUT,
                          "the state says %" PRId64 " layers, %" PRId64 " heads and %" PRId64
@@ -232,10 +251,10 @@ static nib_status check_size(const state *s, const head *own, size_t size, nib_e
                          "those from %" PRId64 " on; no sequence of its model can be so",
                          h->length, h->first);
     for (int64_t i = 0; i < s->kv->layers; i++)
-        bytes += (uint64_t)(h->length - first_of(s, i)) * nib__kv_position_bytes(s->kv, i);
+        bytes += layer_bytes(s, i);
     if (bytes != size)
         return nib__fail(err, NIB_BAD_INPUT,
-                         "the state has %zu bytes of keys and values, but says %" PRId64
+                         "the state has %zu bytes of layers, but says %" PRId64
                          " positions, which have %" PRIu64,
                          size, h->length, bytes);
     return NIB_OK;
@@ -243,6 +262,11 @@ static nib_status check_size(const state *s, const head *own, size_t size, nib_e
 
 static nib_status get_layer(const state *s, int64_t layer, const char **at, nib_err *err)
 {
+    if (!nib__kv_keeps_keys(s->kv, layer)) {
+        nib__states_write(&s->kv->states, s->sequence, layer, s->head.length, *at);
+        *at += layer_bytes(s, layer);
+        return NIB_OK;
+    }
     for (int64_t b = first_of(s, layer) / NIB_CACHE_BLOCK; b * NIB_CACHE_BLOCK < s->head.length;
          b++) {
         const int64_t count = count_in(s, b);

@@ -502,11 +502,101 @@ static void test_convolutions(void **state)
         nib__batch_add(b, &more.job);
         finish_all(b);
         assert_int_equal(more.job.cached, more.job.prompt_count - 1);
+        assert_int_equal(more.job.recomputed, 0);
         nib__batch_close(b);
         close_opened(&o);
     }
     for (int i = 0; i < JOBS; i++)
         assert_same(&all[0][i], &all[1][i], i);
+    tested = &tales;
+}
+
+/* A prompt of `same` tokens that are the same in all prompts, then others. */
+static void ask_turn(given *g, int64_t same, int64_t count, int number)
+{
+    ask(g, 1);
+    g->job.prompt_count = count;
+    g->job.max_tokens = 100;
+    for (int64_t i = 0; i < count; i++)
+        g->prompt[i] = (int32_t)((i * 7 + i / 11 + (i >= same ? number : 0)) % 90 + 5);
+}
+
+static void run_turn(nib_batch *b, given *g, int64_t same, int64_t count, int number)
+{
+    ask_turn(g, same, count, number);
+    nib__batch_add(b, &g->job);
+    finish_all(b);
+}
+
+/* What a turn costs, and that it does not change an answer. */
+static void expect_turn(const given *g, int64_t cached, int64_t recomputed, nib_recompute why,
+                        int number)
+{
+    static given cold;
+    opened o;
+    nib_batch *b = open_batch(&o, 1);
+    cold = (given){.job = g->job};
+    memcpy(cold.prompt, g->prompt, sizeof cold.prompt);
+    cold.job.prompt = cold.prompt;
+    cold.job.ctx = &cold;
+    nib__batch_add(b, &cold.job);
+    finish_all(b);
+    assert_int_equal(cold.job.cached, 0);
+    assert_same(&cold, g, number);
+    assert_int_equal(g->job.cached, cached);
+    assert_int_equal(g->job.recomputed, recomputed);
+    assert_int_equal(g->job.why, why);
+    nib__batch_close(b);
+    close_opened(&o);
+}
+
+/* Later turns continue from where states were kept: before the end of a prompt, where a turn
+ * started, or at the end of a chunk; another sequence from whole blocks. */
+static void test_turns_with_states(void **state)
+{
+    static given g[4];
+    (void)state;
+    tested = &convolving;
+    opened o;
+    nib_batch *b = open_batch(&o, 2);
+    run_turn(b, &g[0], 300, 300, 0);
+    expect_turn(&g[0], 0, 0, NIB_RECOMPUTE_NONE, 0);
+    run_turn(b, &g[0], 290, 390, 1); /* without the tokens that open the answer */
+    expect_turn(&g[0], 256, 34, NIB_RECOMPUTE_STATE, 1);
+    run_turn(b, &g[0], 290, 380, 2); /* another message */
+    expect_turn(&g[0], 256, 34, NIB_RECOMPUTE_STATE, 2);
+    run_turn(b, &g[0], 290, 385, 2); /* the same one, longer */
+    expect_turn(&g[0], 320, 60, NIB_RECOMPUTE_STATE, 3);
+    const nib_batch_counts before = nib__batch_counts(b);
+    assert_int_equal(before.recomputed[NIB_RECOMPUTE_STATE], 34 + 34 + 60);
+    for (int i = 0; i < 2; i++) { /* the second waits for the first one's snapshot */
+        ask_turn(&g[i], 0, 200, 30);
+        nib__batch_add(b, &g[i].job);
+    }
+    finish_all(b);
+    expect_turn(&g[0], 0, 0, NIB_RECOMPUTE_NONE, 4);
+    expect_turn(&g[1], 128, 0, NIB_RECOMPUTE_NONE, 5);
+    nib__batch_close(b);
+    close_opened(&o);
+    tested = &tales;
+}
+
+static void test_without_snapshots(void **state)
+{
+    static given g;
+    static open_how none;
+    (void)state;
+    none = convolving;
+    none.snapshots = -1;
+    tested = &none;
+    opened o;
+    nib_batch *b = open_batch(&o, 1);
+    assert_int_equal(o.session->runner.kv.snapshots.count, 0);
+    run_turn(b, &g, 300, 300, 0);
+    run_turn(b, &g, 200, 390, 1);
+    expect_turn(&g, 0, 200, NIB_RECOMPUTE_STATE, 1);
+    nib__batch_close(b);
+    close_opened(&o);
     tested = &tales;
 }
 
@@ -671,6 +761,8 @@ int main(void)
         cmocka_unit_test(test_more_jobs_than_a_step_holds),
         cmocka_unit_test(test_drafts_change_nothing),
         cmocka_unit_test(test_convolutions),
+        cmocka_unit_test(test_turns_with_states),
+        cmocka_unit_test(test_without_snapshots),
         cmocka_unit_test(test_jobs_end_amid_drafts),
         cmocka_unit_test(test_end_token_in_draft),
         cmocka_unit_test(test_job_removed_between_drafts),

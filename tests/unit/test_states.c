@@ -158,29 +158,136 @@ static void test_share(void **state)
     close_opened(&o);
 }
 
-/* ---- what is refused ---- */
+/* ---- snapshots ---- */
 
-static nib_status write_nothing(void *ctx, const char *bytes, size_t size)
+/* Which slot is found, replaced and free. */
+static void test_snapshot_slots(void **state)
 {
-    (void)ctx, (void)bytes, (void)size;
-    fail_msg("a refused state was written");
-    return NIB_FAILED;
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    nib_snapshots s;
+    assert_int_equal(nib__snapshots_open(&s, 3, 2, &a, NULL), NIB_OK);
+    assert_int_equal(nib__snapshots_find(&s, 0, 1000), -1);
+    assert_int_equal(nib__snapshots_take(&s, 0, 64, NIB_SNAPSHOT_TURN), 0);
+    assert_int_equal(nib__snapshots_take(&s, 0, 128, NIB_SNAPSHOT_PASSING), 1);
+    assert_int_equal(nib__snapshots_take(&s, 0, 128, NIB_SNAPSHOT_PASSING), -1); /* it has one */
+    assert_int_equal(nib__snapshots_find(&s, 0, 63), -1);
+    assert_int_equal(nib__snapshots_find(&s, 0, 127), 0);
+    assert_int_equal(nib__snapshots_find(&s, 0, 128), 1);
+    assert_int_equal(nib__snapshots_find(&s, 1, 128), -1);
+    nib__snapshots_share(&s, 0, 1, 100); /* the first one is both sequences' now */
+    assert_int_equal(nib__snapshots_find(&s, 1, 128), 0);
+    assert_int_equal(nib__snapshots_take(&s, 1, 192, NIB_SNAPSHOT_TURN), 2);
+    assert_int_equal(nib__snapshots_used(&s), 3);
+    /* all are in use: the passing one goes first, then the one that was not used for longest */
+    assert_int_equal(nib__snapshots_take(&s, 1, 256, NIB_SNAPSHOT_PASSING), 1);
+    assert_int_equal(nib__snapshots_find(&s, 0, 128), 0);
+    assert_int_equal(nib__snapshots_take(&s, 1, 320, NIB_SNAPSHOT_TURN), 1);
+    assert_int_equal(nib__snapshots_take(&s, 1, 384, NIB_SNAPSHOT_PASSING), -1);
+    nib__snapshots_use(&s, 0);
+    assert_int_equal(nib__snapshots_take(&s, 1, 384, NIB_SNAPSHOT_TURN), 2);
+    /* a slot is free once neither sequence has it */
+    nib__snapshots_cut(&s, 1, 63);
+    assert_int_equal(nib__snapshots_used(&s), 1);
+    nib__snapshots_cut(&s, 0, 63);
+    assert_int_equal(nib__snapshots_used(&s), 0);
+    nib__snapshots_close(&s);
+    assert_int_equal(nib__snapshots_take(&s, 0, 64, NIB_SNAPSHOT_TURN), -1);
 }
+
+/* A sequence that is rolled back to a snapshot, or shares one, continues with the same bits. */
+static void test_snapshots(void **state)
+{
+    enum { KEPT = 2 * NIB_CACHE_BLOCK, TURN = KEPT + 21 };
+    (void)state;
+    opened o = open_lfm2("8da4w-g16", 2);
+    nib_session *s = o.session;
+    nib_kv *kv = &s->runner.kv;
+    nib_err err;
+    float *whole = run(s, 0, 0, LENGTH, LENGTH, 1);
+    assert_int_equal(nib_session_truncate(s, 0, 0, &err), NIB_OK);
+    const uint64_t before = nib__kv_used_bytes(kv);
+    free(run(s, 0, 0, KEPT, KEPT, 1));
+    nib__kv_snapshot(kv, 0, NIB_SNAPSHOT_PASSING);
+    free(run(s, 0, KEPT, TURN, 1, 1));
+    nib__kv_snapshot(kv, 0, NIB_SNAPSHOT_TURN);
+    free(run(s, 0, TURN, LENGTH, LENGTH, 2)); /* goes on otherwise */
+    assert_true(nib__kv_used_bytes(kv) - before > 3 * kv->states.bytes / 10);
+    assert_int_equal(nib__kv_cut(kv, 0, TURN + 20), TURN);
+    assert_int_equal(nib__kv_cut(kv, 0, TURN - 1), KEPT);
+    assert_int_equal(nib__kv_cut(kv, 0, KEPT - 1), 0);
+    assert_int_equal(nib__kv_shareable(kv, 0, TURN + 20), KEPT); /* whole blocks */
+    nib__kv_share(kv, 0, 1, KEPT);
+    expect_same(s, run(s, 1, KEPT, LENGTH, 40, 1), whole);
+    assert_int_equal(nib_session_truncate(s, 0, TURN, &err), NIB_OK);
+    expect_same(s, run(s, 0, TURN, LENGTH, 13, 1), whole);
+    assert_int_equal(nib__kv_truncate(kv, 0, KEPT + 1), KEPT);
+    assert_int_equal(nib__snapshots_used(&kv->snapshots), 1); /* the later one is gone */
+    expect_same(s, run(s, 0, KEPT, LENGTH, 64, 1), whole);
+    assert_int_equal(nib_session_truncate(s, 0, 0, &err), NIB_OK);
+    assert_int_equal(nib__kv_cut(kv, 1, KEPT), KEPT); /* still of the other sequence */
+    free(whole);
+    close_opened(&o);
+}
+
+/* ---- saving and loading ---- */
+
+static nib_status put(void *ctx, const char *bytes, size_t size)
+{
+    nib__text_put(ctx, bytes, size);
+    return NIB_OK;
+}
+
+/* A saved sequence continues in another session, with the same bits and nothing of what was there
+ * before. */
+static void test_saved(void **state)
+{
+    static const int64_t lengths[] = {1, 2, 70, LENGTH - MORE};
+    (void)state;
+    const nib_allocator a = nib__allocator_default();
+    opened o = open_lfm2("8da4w-g16", 1), other = open_lfm2("8da4w-g16", 2);
+    nib_session *s = o.session;
+    nib_err err;
+    float *whole = run(s, 0, 0, LENGTH, LENGTH, 1);
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        nib_text text;
+        int32_t length;
+        nib__text_init(&text, &a);
+        const nib_sink sink = {put, &text};
+        assert_int_equal(nib_session_truncate(s, 0, 0, &err), NIB_OK);
+        free(run(s, 0, 0, lengths[i], 33, 1));
+        assert_int_equal(nib_session_save(s, 0, &sink, &err), NIB_OK);
+        free(run(other.session, 1, nib_session_length(other.session, 1), LENGTH, 50, 2));
+        if (nib_session_load(other.session, 1, text.at, text.size, &length, &err) != NIB_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(length, lengths[i]);
+        const nib_kv *kv = &other.session->runner.kv;
+        assert_int_equal(nib__kv_cut(kv, 1, length), length);
+        assert_int_equal(nib__kv_cut(kv, 1, length - 1), length > 2 ? 0 : length - 1);
+        expect_same(s, run(other.session, 1, length, LENGTH, 19, 1), whole);
+        /* a byte less or other is found */
+        text.at[text.size / 2] ^= 1;
+        refused(NIB_BAD_INPUT,
+                nib_session_load(other.session, 1, text.at, text.size, &length, &err), &err);
+        text.at[text.size / 2] ^= 1;
+        refused(NIB_BAD_INPUT,
+                nib_session_load(other.session, 1, text.at, text.size - 1, &length, &err), &err);
+        assert_int_equal(nib_session_length(other.session, 1), LENGTH);
+        nib__text_free(&text);
+    }
+    free(whole);
+    close_opened(&o);
+    close_opened(&other);
+}
+
+/* ---- what is refused ---- */
 
 static void test_refusals(void **state)
 {
     (void)state;
     opened o = open_lfm2(NULL, 1);
     nib_err err;
-    int32_t length;
-    const char bytes[8] = {0};
     const nib_allocator a = nib__allocator_default();
-    const nib_sink sink = {write_nothing, NULL};
-    free(run(o.session, 0, 0, MORE, MORE, 1));
-    refused(NIB_UNSUPPORTED, nib_session_save(o.session, 0, &sink, &err), &err);
-    refused(NIB_UNSUPPORTED, nib_session_load(o.session, 0, bytes, sizeof bytes, &length, &err),
-            &err);
-    assert_int_equal(nib_session_length(o.session, 0), MORE);
     nib_training list;
     nib_arena arena;
     nib__arena_init(&arena, &a, 0);
@@ -193,9 +300,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reach),    cmocka_unit_test(test_too_many),
-        cmocka_unit_test(test_rollback), cmocka_unit_test(test_share),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_reach),          cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_rollback),       cmocka_unit_test(test_share),
+        cmocka_unit_test(test_snapshot_slots), cmocka_unit_test(test_snapshots),
+        cmocka_unit_test(test_saved),          cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
