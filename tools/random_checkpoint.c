@@ -18,6 +18,7 @@
 typedef struct plan_tensor {
     char name[NIB_NORM_NAME];
     int64_t rows, columns; /* columns 0: a vector */
+    bool is_taps;          /* of a short convolution: [rows][1][columns] */
     bool ones;
 } plan_tensor;
 
@@ -56,12 +57,12 @@ static size_t list_tensors(const nib_network *net, plan_tensor *out)
         if (i == net->site_count - 1 && c->tied)
             continue;
         plan_tensor *t = &out[count++];
+        *t = (plan_tensor){.rows = s->n, .columns = s->k};
         snprintf(t->name, sizeof t->name, "%s.weight", s->name);
-        t->rows = s->n, t->columns = s->k, t->ones = false;
         if (s->bias) {
             t = &out[count++];
+            *t = (plan_tensor){.rows = s->n};
             snprintf(t->name, sizeof t->name, "%s.bias", s->name);
-            t->rows = s->n, t->columns = 0, t->ones = false;
         }
     }
     for (size_t i = 0; i < net->graph.kind_count[NIB_WEIGHT_NORM]; i++) {
@@ -69,8 +70,9 @@ static size_t list_tensors(const nib_network *net, plan_tensor *out)
         for (nib_norm_part part = NIB_NORM_WEIGHT; part <= (nib_norm_part)norm->bias; part++) {
             plan_tensor *t = &out[count++];
             nib__network_norm_name(t->name, net, i, part);
-            t->rows = norm->n, t->columns = 0;
-            t->ones = part == NIB_NORM_WEIGHT && norm->offset == 0;
+            t->is_taps = norm->taps > 0;
+            t->rows = t->is_taps ? norm->n / norm->taps : norm->n, t->columns = norm->taps;
+            t->ones = part == NIB_NORM_WEIGHT && norm->offset == 0 && !t->is_taps;
         }
     }
     return count;
@@ -89,7 +91,7 @@ static nib_status write_header(nib_output *output, const plan_tensor *tensors, s
         nib__text_format(&text, "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%" PRId64, i ? "," : "",
                          t->name, t->rows);
         if (t->columns)
-            nib__text_format(&text, ",%" PRId64, t->columns);
+            nib__text_format(&text, "%s,%" PRId64, t->is_taps ? ",1" : "", t->columns);
         nib__text_format(&text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", offset,
                          offset + bytes);
         offset += bytes;
