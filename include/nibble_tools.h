@@ -476,11 +476,17 @@ typedef struct nib_service_options {
     int64_t queue;
     double limit_s; /* time limit of a request from arrival to end; 0: none */
     uint64_t seed;  /* seeds of requests without one are derived from it */
-    uint64_t reserved[4];
+    /* A directory for the states of prompts, which a later service of the same model and plan
+     * continues from, and the size of its file, allocated at once; NULL: none. One service at a
+     * time has it. */
+    const char *state_cache;
+    uint64_t state_cache_bytes;
+    uint64_t reserved[2];
 } nib_service_options;
 
 /* Empties all sequences of the session. NIB_USAGE: the session is in use, or the queue or the time
- * limit is negative. */
+ * limit is negative, or the state cache too small for a file; NIB_EXISTS: another process has the
+ * state cache; NIB_IO: it cannot be written, or its disk is full. */
 NIB_CHECKED nib_status nib_service_open(nib_service **out, nib_session *session,
                                         const nib_service_options *options, nib_err *err);
 /* Call after nib_service_run has returned. Calls that are still open can then be read and

@@ -355,7 +355,8 @@ class nib_advise_options(Structure):
 class nib_service_options(Structure):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("chat_template", c_char_p),
                 ("queue", c_int64), ("limit_s", c_double), ("seed", c_uint64),
-                ("reserved", c_uint64 * 4)]
+                ("state_cache", c_char_p), ("state_cache_bytes", c_uint64),
+                ("reserved", c_uint64 * 2)]
 
 
 nib_call_options_ready = CFUNCTYPE(None, c_void_p)

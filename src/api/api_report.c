@@ -105,6 +105,10 @@ static void put_metrics(nib_text *out, const nib_service *s)
     put_count(out, "prompt_tokens_cached_total", "counter", "Prompt tokens found in the cache.",
               (double)c->cached_tokens);
     put_recomputed(out, b);
+    put_count(out, "prompt_tokens_from_disk_total", "counter",
+              "Prompt tokens whose states were read from the state cache.", (double)b->disk_tokens);
+    put_count(out, "states_saved_total", "counter", "States written to the state cache.",
+              (double)b->disk_saved);
     put_count(out, "tokens_total", "counter", "Generated tokens.", (double)c->new_tokens);
     put_count(out, "tokens_drafted_total", "counter",
               "Tokens drafted by prompt lookup or a draft model.", (double)b->drafted);

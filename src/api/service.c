@@ -46,6 +46,10 @@ static nib_status open_last_files(nib_service *s, nib_err *err)
     if (nib_chat_open(model, &why) == NIB_NO_MEMORY)
         return nib__fail(err, NIB_NO_MEMORY, "%s", why.text);
     s->statm = nib__resident_open();
+    if (s->options.state_cache != NULL)
+        NIB_TRY(nib__state_cache_open(&s->states, s->session, s->options.state_cache,
+                                      s->options.state_cache_bytes, err));
+    s->options.state_cache = NULL; /* the caller's */
     NIB_TRY(nib__engine_sandbox(model->engine, NIB_SANDBOX_SERVER, note, err));
     if (note[0] == '\0')
         return NIB_OK;
@@ -83,6 +87,7 @@ static nib_status open_parts(nib_service *s, const nib_service_options *options,
     NIB_TRY(open_last_files(s, err));
     NIB_TRY(nib_plan_write(nib_session_plan(s->session), NIB_FORM_JSON, &sink, err));
     NIB_TRY(nib__batch_open(&s->batch, s->session, s->session->runner.kv.sequences, err));
+    nib__batch_use_disk(s->batch, s->states);
     return nib__preparer_open(s, err);
 }
 
@@ -137,6 +142,7 @@ void nib_service_close(nib_service *s)
     if (s->statm >= 0)
         close(s->statm);
     nib__batch_close(s->batch);
+    nib__state_cache_close(s->states);
     nib__token_trie_close(s->trie);
     nib__text_free(&s->plan);
     nib__arena_free(&s->tools.arena);

@@ -140,6 +140,7 @@ struct nib_service {
     int64_t waiting; /* calls with choices that have not started */
     uint64_t number; /* calls so far */
     nib_batch *batch;
+    nib_state_cache *states; /* on disk; NULL: none */
     nib_batch_counts batch_counts; /* for reports */
     nib_service_counts counts;
     nib_text plan; /* as JSON */

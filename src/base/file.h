@@ -75,6 +75,8 @@ bool nib__directory_is_empty(const char *path); /* false if it cannot be listed 
 /* Would nib__path_remove refuse? Checks without removing anything. */
 nib_status nib__path_removable(const char *path, nib_err *err);
 
+/* Allocates the space of a file of `size` bytes; false with errno on failure. */
+bool nib__fd_allocate(int fd, uint64_t size);
 /* NIB_IO with "PATH: cannot ACTION: <errno's text>". */
 nib_status nib__file_fail(nib_err *err, const char *path, const char *action);
 

@@ -201,8 +201,7 @@ nib_status nib__output_patch(nib_output *output, uint64_t offset, const void *by
     return write_at(output, offset, bytes, size, err);
 }
 
-/* Allocates the space of a file; false with errno on failure. */
-static bool allocate(int fd, uint64_t size)
+bool nib__fd_allocate(int fd, uint64_t size)
 {
 #if defined(__linux__)
     int result;
@@ -234,7 +233,7 @@ nib_status nib__output_extend(nib_output *output, uint64_t size, nib_err *err)
     NIB_TRY(sync_mark(output, size, err));
     if (size > INT64_MAX)
         errno = EFBIG;
-    if (size > INT64_MAX || !allocate(output->fd, size))
+    if (size > INT64_MAX || !nib__fd_allocate(output->fd, size))
         return fail_write(output, err);
     output->written = size;
     return NIB_OK;

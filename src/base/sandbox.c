@@ -239,7 +239,7 @@ static const int server_calls[] = {
     __NR_recvfrom,    __NR_sendto,     __NR_accept4,     __NR_accept,    __NR_recvmsg,
     __NR_sendmsg,     __NR_shutdown,   __NR_epoll_pwait, __NR_epoll_ctl, __NR_epoll_create1,
     __NR_ppoll,       __NR_pselect6,   __NR_eventfd2,    __NR_pipe2,     __NR_getsockname,
-    __NR_getpeername, __NR_getsockopt, __NR_listen,
+    __NR_getpeername, __NR_getsockopt, __NR_listen,      __NR_pwrite64,
 };
 
 /* Calls that are allowed if (argument & mask) == value; several rules for one call are

@@ -23,7 +23,8 @@ typedef struct settings {
         *calibrate, *imatrix, *budget, *rules, *against, *from, *save_logits, *logits_format, *out,
         *value, *prompt, *prompt_file, *text, *tokenizer, *isa, *svg, *speed, *for_device, *sweep,
         *peer, *peer_model, *cache_type, *cache_dir, *host, *key_file, *name, *chat_template,
-        *schema, *sandbox, *draft, *draft_recipe, *sign_key, *signers, *signer, *scratch;
+        *schema, *sandbox, *state_cache, *draft, *draft_recipe, *sign_key, *signers, *signer,
+        *scratch;
     unsigned long long seed, memory;
     unsigned long long body_limit;
     list skip, only, allow, kernel, place, without, stop, origins;
@@ -49,6 +50,8 @@ extern const size_t command_count;
 
 /* ---- cli_options.c ---- */
 
+/* Reads a size, such as 6GB or 8GiB; false: it is none. */
+bool parse_bytes(unsigned long long *out, const char *value);
 /* Parses argv[0..argc) for a command. Returns 0, or prints an error and returns the exit status. */
 int parse_options(settings *out, const command *c, int argc, char **argv);
 void free_settings(settings *s);

@@ -284,6 +284,10 @@ const option option_table[] = {
     {"allow-origin", 0, KIND_LIST, AT(origins), "ORIGIN",
      "allow requests from web pages of this origin, such as https://example.org; may be repeated",
      ON_SERVE},
+    {"state-cache", 0, KIND_TEXT, AT(state_cache), "DIR:SIZE",
+     "keep the states of prompts in a file of this size in DIR; a server that is started again, "
+     "with the same model and options, continues from them (default: in memory only)",
+     ON_SERVE},
     {"alias", 0, KIND_TEXT, AT(name), "NAME",
      "model name in requests and answers (default: the last part of the model path)", ON_SERVE},
     {"time-limit", 0, KIND_DOUBLE, AT(time_limit), "SECONDS",
@@ -444,7 +448,7 @@ bool parse_number(double *out, const char *value, char **end)
 }
 
 /* "6GB", "1.5GiB", "100000": more than 0, and less than 2^63 bytes. */
-static bool parse_bytes(unsigned long long *out, const char *value)
+bool parse_bytes(unsigned long long *out, const char *value)
 {
     static const struct {
         const char *name;

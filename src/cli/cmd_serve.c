@@ -27,6 +27,24 @@ static bool is_origin(const char *text)
            (name != NULL && name > text && name[3] != '\0' && strpbrk(name + 3, "/?# ") == NULL);
 }
 
+/* Takes --state-cache DIR:SIZE apart; *directory is allocated, NULL: it was not given. */
+static int split_state_cache(const char *value, char **directory, unsigned long long *bytes)
+{
+    *directory = NULL;
+    *bytes = 0;
+    if (value == NULL)
+        return 0;
+    const char *colon = strrchr(value, ':');
+    if (colon == NULL || colon == value || !parse_bytes(bytes, colon + 1))
+        return fail_usage("--state-cache: \"%s\" is not a directory and a size, such as "
+                          "/var/cache/nibble:20GB",
+                          value);
+    *directory = strndup(value, (size_t)(colon - value));
+    return *directory != NULL ? 0
+                              : fail(&(nib_err){NIB_NO_MEMORY, "out of memory while reading "
+                                                               "options"});
+}
+
 static int check_settings(const settings *s)
 {
     for (size_t i = 0; i < s->origins.count; i++)
@@ -46,7 +64,11 @@ static int check_settings(const settings *s)
         return fail_usage("--port: %lld is over %d", s->port, PORT_MOST);
     if (s->connections == 0 || s->connections > 100000)
         return fail_usage("--connections: %lld is not between 1 and 100000", s->connections);
-    return 0;
+    char *directory;
+    unsigned long long bytes;
+    const int status = split_state_cache(s->state_cache, &directory, &bytes);
+    free(directory);
+    return status;
 }
 
 /* Requests without a seed get one derived from this, which differs between servers. */
@@ -84,14 +106,22 @@ static serve_options serve_options_of(const settings *s, const serve_keys *keys)
 static int run_service(const run_context *r, const settings *s, server *http,
                        const char *template_text)
 {
+    char *directory;
+    unsigned long long bytes;
+    const int refused = split_state_cache(s->state_cache, &directory, &bytes);
+    if (refused != 0)
+        return refused;
     const nib_service_options options = {.name = s->name,
                                          .chat_template = template_text,
                                          .queue = s->queue < 0 ? 0 : s->queue, /* 0: the default */
                                          .limit_s = s->time_limit,
-                                         .seed = draw_seed()};
+                                         .seed = draw_seed(),
+                                         .state_cache = directory,
+                                         .state_cache_bytes = bytes};
     nib_service *service;
     nib_err err;
     nib_status status = nib_service_open(&service, r->session, &options, &err);
+    free(directory);
     if (status == NIB_OK) {
         print_chat_note(r, s);
         status = serve(http, service, &err);

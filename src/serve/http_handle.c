@@ -318,6 +318,15 @@ static uint64_t client_of(const request *r)
                       sizeof r->key);
 }
 
+/* The same for a key in every server, whatever its number, because states on disk outlive the
+ * process; 0: all share prefixes, or no key is needed. */
+static uint64_t tenant_of(const request *r)
+{
+    const serve_options *o = r->connection->server->options;
+    const char *key = r->key > 0 ? o->keys->items[r->key - 1] : NULL;
+    return o->share_prefixes || key == NULL ? 0 : hash_bytes(1, key, strlen(key));
+}
+
 static enum MHD_Result open_call(request *r, const route *to)
 {
     server *s = r->connection->server;
@@ -325,7 +334,7 @@ static enum MHD_Result open_call(request *r, const route *to)
                                       .body = r->body != NULL ? r->body : "",
                                       .body_size = r->size,
                                       .client = client_of(r),
-                                      .tenant = s->options->share_prefixes ? 0 : r->key,
+                                      .tenant = tenant_of(r),
                                       .now = (int64_t)time(NULL),
                                       .ready = call_ready,
                                       .ctx = r};

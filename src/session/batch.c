@@ -5,6 +5,8 @@
  */
 #include "draft.h"
 
+#include <stdio.h>
+
 enum {
     /* Rows of logits for prompts and drafts in a step, besides one row per job: a row of 128,000 is
      * half a megabyte. */
@@ -37,7 +39,8 @@ struct nib_batch {
     nib_session *session;
     nib_drawer drawer;
     nib_drafter drafter;
-    nib_job *jobs; /* in order of arrival */
+    nib_state_cache *disk; /* NULL: none */
+    nib_job *jobs;         /* in order of arrival */
     int64_t job_count, count;
     sequence *sequences; /* [count] */
     int64_t rows_most;
@@ -230,23 +233,40 @@ static int64_t last_snapshot(const nib_job *job)
     return nib__round_down(nib__max(job->prompt_count - PROMPT_TAIL, 0), NIB_CACHE_BLOCK);
 }
 
-/* Where a job that reads its prompt must end a step, to make a snapshot there. */
+/* Where a job that reads its prompt must end a step, to keep states there. */
 static int64_t next_stop(const nib_batch *b, const nib_job *job)
 {
     const int64_t last = last_snapshot(job);
     const int64_t next = nib__round_down(job->done, NIB_CHUNK) + NIB_CHUNK;
-    if (!has_snapshots(b))
+    if (!has_snapshots(b) && b->disk == NULL)
         return job->prompt_count;
     return nib__min(job->done < last ? nib__min(last, next) : next, job->prompt_count);
 }
 
-/* Makes a snapshot if the job has come to a place for one. */
+static void log_disk(const nib_batch *b, const char *what, const nib_err *err)
+{
+    const nib_callbacks *c = &b->session->model->engine->callbacks;
+    char line[sizeof err->text + 64];
+    snprintf(line, sizeof line, "state cache: %s: %s", what, err->text);
+    if (c->log != NULL)
+        c->log(c->ctx, line);
+}
+
+/* Keeps the states of a job that has come to a place for that, in memory and on disk. */
 static void keep_states(nib_batch *b, const nib_job *job)
 {
     const bool turn = job->done == last_snapshot(job);
+    nib_err err;
     if (has_snapshots(b) && (turn || job->done % NIB_CHUNK == 0))
         nib__kv_snapshot(&b->session->runner.kv, job->sequence,
-                           turn ? NIB_SNAPSHOT_TURN : NIB_SNAPSHOT_PASSING);
+                         turn ? NIB_SNAPSHOT_TURN : NIB_SNAPSHOT_PASSING);
+    if (!turn || b->disk == NULL)
+        return;
+    if (nib__state_cache_save(b->disk, job->sequence, job->tenant, job->prompt, job->done, &err) ==
+        NIB_OK)
+        b->counts.disk_saved++;
+    else
+        log_disk(b, "a state is not kept", &err);
 }
 
 /* The last position at or before `same` that another job can continue from, once this one has come
@@ -319,24 +339,12 @@ static int64_t find_idle(const nib_batch *b)
     return best;
 }
 
-/* Gives the job a sequence: the source itself if it is idle and the job continues from at least
- * half of its cache, or if the source would be reused anyway; else the least recently used one,
- * which shares the source's blocks, so the source keeps its cache. */
-static void start_job(nib_batch *b, nib_job *job, int64_t source, int64_t shared, int64_t alike)
+/* The job reads on in a sequence that has the first `shared` tokens of its prompt. alike: as many
+ * the cache had in memory. */
+static void begin_job(nib_batch *b, nib_job *job, int64_t taken, int64_t shared, int64_t alike,
+                      nib_recompute why)
 {
-    const int64_t usable = shared;
     nib_kv *kv = &b->session->runner.kv;
-    int64_t taken = find_idle(b);
-    if (source >= 0 && b->sequences[source].job == NULL &&
-        (2 * shared >= b->sequences[source].held || taken == source)) {
-        taken = source;
-        shared = nib__kv_keep(kv, taken, shared);
-    } else {
-        shared = source < 0 ? 0 : nib__kv_shareable(kv, source, shared);
-        nib__kv_truncate(kv, taken, 0);
-        if (shared > 0)
-            nib__kv_share(kv, source, taken, shared);
-    }
     sequence *s = &b->sequences[taken];
     nib__drafter_begin(&b->drafter, taken);
     memcpy(s->tokens, job->prompt, (size_t)job->prompt_count * sizeof *s->tokens);
@@ -345,15 +353,58 @@ static void start_job(nib_batch *b, nib_job *job, int64_t source, int64_t shared
     s->tenant = job->tenant;
     job->sequence = taken;
     job->done = job->cached = shared;
-    job->recomputed = alike - shared;
-    job->why = alike == shared         ? NIB_RECOMPUTE_NONE
-               : usable == alike       ? NIB_RECOMPUTE_BLOCK
-               : kv->states.count > 0  ? NIB_RECOMPUTE_STATE
-                                       : NIB_RECOMPUTE_WINDOW;
+    job->recomputed = nib__max(alike - shared, 0);
+    job->why = job->recomputed > 0 ? why : NIB_RECOMPUTE_NONE;
     b->counts.reused += shared;
     b->counts.recomputed[job->why] += job->recomputed;
     if (shared > 0)
         nib__kv_snapshot(kv, taken, NIB_SNAPSHOT_TURN);
+}
+
+/* Gives the job a sequence: the source itself if it is idle and the job continues from at least
+ * half of its cache, or if the source would be reused anyway; else the least recently used one,
+ * which shares the source's blocks, so the source keeps its cache. */
+static void start_job(nib_batch *b, nib_job *job, int64_t source, int64_t usable, int64_t alike)
+{
+    nib_kv *kv = &b->session->runner.kv;
+    int64_t taken = find_idle(b), shared;
+    if (source >= 0 && b->sequences[source].job == NULL &&
+        (2 * usable >= b->sequences[source].held || taken == source)) {
+        taken = source;
+        shared = nib__kv_keep(kv, taken, usable);
+    } else {
+        shared = source < 0 ? 0 : nib__kv_shareable(kv, source, usable);
+        nib__kv_truncate(kv, taken, 0);
+        if (shared > 0)
+            nib__kv_share(kv, source, taken, shared);
+    }
+    begin_job(b, job, taken, shared, alike,
+              usable == alike        ? NIB_RECOMPUTE_BLOCK
+              : kv->states.count > 0 ? NIB_RECOMPUTE_STATE
+                                     : NIB_RECOMPUTE_WINDOW);
+}
+
+/* Starts the job from a state on disk, if that has more of its prompt than memory has, by a block
+ * or more. What cannot be read is said, and left. */
+static bool start_from_disk(nib_batch *b, nib_job *job, int64_t usable, int64_t alike)
+{
+    const int64_t most = job->prompt_logprobs ? 0 : job->prompt_count - 1, taken = find_idle(b);
+    nib_err err;
+    if (b->disk == NULL)
+        return false;
+    const int64_t found = nib__state_cache_find(b->disk, job->tenant, job->prompt, most,
+                                                usable + NIB_CACHE_BLOCK - 1);
+    if (found == 0)
+        return false;
+    b->sequences[taken].held = 0;
+    if (nib__state_cache_load(b->disk, taken, job->tenant, job->prompt, found, &err) != NIB_OK) {
+        nib__kv_truncate(&b->session->runner.kv, taken, 0);
+        log_disk(b, "a state cannot be used", &err);
+        return false;
+    }
+    b->counts.disk_tokens += found;
+    begin_job(b, job, taken, found, alike, NIB_RECOMPUTE_STATE);
+    return true;
 }
 
 /* ---- composing a step ---- */
@@ -415,7 +466,8 @@ static bool can_read(nib_batch *b, nib_job *job)
     const int64_t source = find_source(b, job, &shared, &alike);
     if (must_wait(b, job, shared))
         return false;
-    start_job(b, job, source, shared, alike);
+    if (!start_from_disk(b, job, shared, alike))
+        start_job(b, job, source, shared, alike);
     return true;
 }
 
@@ -642,6 +694,8 @@ nib_status nib__batch_step(nib_batch *b, nib_err *err)
     end_prompt_jobs(b);
     return NIB_OK;
 }
+
+void nib__batch_use_disk(nib_batch *b, nib_state_cache *disk) { b->disk = disk; }
 
 nib_batch_counts nib__batch_counts(const nib_batch *b)
 {

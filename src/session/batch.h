@@ -16,7 +16,7 @@
 #define NIB_BATCH_H
 
 #include "constraint.h"
-#include "session_handle.h"
+#include "state_cache.h"
 
 typedef struct nib_top_token {
     int32_t id;
@@ -100,6 +100,9 @@ typedef struct nib_batch nib_batch;
  * has them. */
 nib_status nib__batch_open(nib_batch **out, nib_session *session, int64_t sequences, nib_err *err);
 void nib__batch_close(nib_batch *batch);
+/* Keeps states on disk too, where a prompt ends, and starts jobs from them. The cache must live
+ * until the batch is closed. */
+void nib__batch_use_disk(nib_batch *batch, nib_state_cache *disk);
 /* The number of jobs that can be added now. */
 int64_t nib__batch_room(const nib_batch *batch);
 /* The batch must have room. The caller keeps ownership of the job. */
@@ -115,6 +118,7 @@ typedef struct nib_batch_counts {
     int64_t blocks, blocks_used;     /* of the cache */
     int64_t prefilled, reused, made; /* tokens so far */
     int64_t recomputed[NIB_RECOMPUTE_COUNT];
+    int64_t disk_saved, disk_tokens; /* states written to disk; tokens of those read from there */
     int64_t drafted, accepted;       /* drafted tokens, and those accepted */
     int64_t guessed, guessed_right;  /* of these, by a draft model */
     int64_t steps;

@@ -3,8 +3,9 @@
  * The state of a sequence as bytes: a head, the lines of what it was computed with, the keys and
  * values, or the state, of each layer, and a checksum of all of it. docs/formats.md has the layout.
  */
-#include "state_basis.h"
+#include "session_state.h"
 #include "public_struct.h"
+#include "state_basis.h"
 
 #include <inttypes.h>
 
@@ -46,8 +47,8 @@ static void close_state(state *s)
     nib__release(s->allocator, s->scratch);
 }
 
-/* Checks the arguments of a call, and fills in what this session would save. */
-static nib_status open_state(state *s, nib_session *session, int32_t sequence, nib_err *err)
+/* Fills in what this session would save. */
+static nib_status open_state(state *s, nib_session *session, int64_t sequence, nib_err *err)
 {
     nib_kv *kv = &session->runner.kv;
     const nib_network *net = &session->model->net;
@@ -57,7 +58,6 @@ static nib_status open_state(state *s, nib_session *session, int32_t sequence, n
                  .allocator = &session->model->engine->allocator,
                  .sequence = sequence};
     nib__text_init(&s->basis, s->allocator);
-    NIB_TRY(nib__session_check_sequence(session, sequence, err));
     nib__basis_write(&s->basis, session);
     s->scratch = nib__calloc(s->allocator, scratch, 1);
     if (s->basis.failed || (s->scratch == NULL && scratch != 0))
@@ -164,19 +164,48 @@ static nib_status put_state(const state *s, const nib_sink *sink, nib_err *err)
     return status == NIB_OK ? write_bytes(sink, &sum, sizeof sum, err) : status;
 }
 
+nib_status nib__state_save(nib_session *session, int64_t sequence, const nib_sink *sink,
+                           nib_err *err)
+{
+    state s;
+    nib_status status = open_state(&s, session, sequence, err);
+    if (status == NIB_OK)
+        status = put_state(&s, sink, err);
+    close_state(&s);
+    return status;
+}
+
 nib_status nib_session_save(nib_session *session, int32_t sequence, const nib_sink *sink,
                             nib_err *err)
 {
     NIB_NEED(err, "session", session);
     NIB_TRY(nib__sink_check(sink, err));
+    NIB_TRY(nib__session_check_sequence(session, sequence, err));
+    NIB_TRY(nib__session_enter(session, err)); /* the sink is a callback */
+    const nib_status status = nib__state_save(session, sequence, sink, err);
+    nib__session_leave(session);
+    return status;
+}
+
+nib_status nib__state_key(nib_hash *out, nib_session *session, nib_err *err)
+{
     state s;
-    nib_status status = open_state(&s, session, sequence, err);
-    if (status == NIB_OK)
-        status = nib__session_enter(session, err); /* the sink is a callback */
+    const nib_status status = open_state(&s, session, 0, err);
     if (status == NIB_OK) {
-        status = put_state(&s, sink, err);
-        nib__session_leave(session);
+        const nib_hash parts[] = {s.head.weights, nib__hash_bytes(s.basis.at, s.basis.size)};
+        *out = nib__hash_bytes(parts, sizeof parts);
     }
+    close_state(&s);
+    return status;
+}
+
+nib_status nib__state_size(uint64_t *out, nib_session *session, int64_t sequence, nib_err *err)
+{
+    state s;
+    const nib_status status = open_state(&s, session, sequence, err);
+    *out = sizeof s.head + s.head.basis_bytes + sizeof(nib_hash);
+    for (int64_t i = 0; i < s.kv->layers && status == NIB_OK; i++)
+        *out += layer_bytes(&s, i);
     close_state(&s);
     return status;
 }
@@ -298,10 +327,9 @@ static nib_status load(state *s, const char *bytes, size_t size, nib_err *err)
     return get_state(s, data, err);
 }
 
-nib_status nib_session_load(nib_session *session, int32_t sequence, const void *bytes, size_t size,
-                            int32_t *length, nib_err *err)
+nib_status nib__state_load(nib_session *session, int64_t sequence, const void *bytes, size_t size,
+                           int32_t *length, nib_err *err)
 {
-    NIB_NEED(err, "session, bytes, length", session, size > 0 ? (const void *)bytes : "", length);
     state s;
     nib_status status = open_state(&s, session, sequence, err);
     if (status == NIB_OK)
@@ -310,4 +338,12 @@ nib_status nib_session_load(nib_session *session, int32_t sequence, const void *
         *length = (int32_t)s.head.length;
     close_state(&s);
     return status;
+}
+
+nib_status nib_session_load(nib_session *session, int32_t sequence, const void *bytes, size_t size,
+                            int32_t *length, nib_err *err)
+{
+    NIB_NEED(err, "session, bytes, length", session, size > 0 ? (const void *)bytes : "", length);
+    NIB_TRY(nib__session_check_sequence(session, sequence, err));
+    return nib__state_load(session, sequence, bytes, size, length, err);
 }

@@ -5,12 +5,16 @@
  */
 #include "batch.h"
 
+#include "file.h"
 #include "session.h"
 #include "skipping.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -600,6 +604,67 @@ static void test_without_snapshots(void **state)
     tested = &tales;
 }
 
+/* A turn in a session of its own, with the states on disk of earlier ones. */
+static void run_with_disk(given *g, const char *folder, uint64_t tenant, int64_t same,
+                          int64_t count, int number, nib_batch_counts *counts)
+{
+    opened o;
+    nib_batch *b = open_batch(&o, 1);
+    nib_state_cache *disk;
+    nib_err err;
+    if (nib__state_cache_open(&disk, o.session, folder, 64 << 20, &err) != NIB_OK)
+        fail_msg("%s", err.text);
+    nib__batch_use_disk(b, disk);
+    ask_turn(g, same, count, number);
+    g->job.tenant = tenant;
+    nib__batch_add(b, &g->job);
+    finish_all(b);
+    *counts = nib__batch_counts(b);
+    nib__batch_close(b);
+    nib__state_cache_close(disk);
+    close_opened(&o);
+}
+
+/* A later process continues from the states of an earlier one, with the same bits; nobody else
+ * does, and what is damaged is computed again. */
+static void test_states_on_disk(void **state)
+{
+    static const open_how *const models[] = {&convolving, &tales};
+    static given g;
+    static open_how other;
+    (void)state;
+    for (size_t i = 0; i < COUNT(models); i++) {
+        char folder[] = "/tmp/nibble-states-XXXXXX", path[64], byte = 'x';
+        nib_batch_counts counts;
+        assert_non_null(mkdtemp(folder));
+        snprintf(path, sizeof path, "%s/records", folder);
+        tested = models[i];
+        run_with_disk(&g, folder, 1, 300, 300, 0, &counts);
+        assert_int_equal(counts.disk_saved, 1);
+        run_with_disk(&g, folder, 1, 290, 390, 1, &counts);
+        assert_int_equal(counts.disk_tokens, 256);
+        assert_int_equal(counts.disk_saved, 1); /* that of 320 tokens */
+        expect_turn(&g, 256, 0, NIB_RECOMPUTE_NONE, 1);
+        run_with_disk(&g, folder, 2, 290, 390, 1, &counts); /* another tenant */
+        expect_turn(&g, 0, 0, NIB_RECOMPUTE_NONE, 2);
+        other = *models[i];
+        other.cache = "int8";
+        tested = &other;
+        run_with_disk(&g, folder, 1, 290, 390, 1, &counts); /* computed otherwise */
+        assert_int_equal(counts.disk_tokens, 0);
+        tested = models[i];
+        const int fd = open(path, O_RDWR);
+        assert_true(fd >= 0);
+        for (off_t at = 4096 + 4096 * 64 + 1000; pwrite(fd, &byte, 1, at) == 1 && at < 60 << 20;)
+            at += 4096; /* damages every record */
+        close(fd);
+        run_with_disk(&g, folder, 1, 290, 390, 1, &counts);
+        expect_turn(&g, 0, 0, NIB_RECOMPUTE_NONE, 3);
+        assert_int_equal(nib__path_remove(folder, NULL), NIB_OK);
+    }
+    tested = &tales;
+}
+
 /* Whatever ends a job amid a draft, its tokens and the cache are as without drafts. */
 static void test_jobs_end_amid_drafts(void **state)
 {
@@ -763,6 +828,7 @@ int main(void)
         cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_turns_with_states),
         cmocka_unit_test(test_without_snapshots),
+        cmocka_unit_test(test_states_on_disk),
         cmocka_unit_test(test_jobs_end_amid_drafts),
         cmocka_unit_test(test_end_token_in_draft),
         cmocka_unit_test(test_job_removed_between_drafts),
