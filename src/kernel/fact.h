@@ -30,37 +30,39 @@ typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG
     X(ROPE, "rope")                                                                                \
     X(SWIGLU, "swiglu")                                                                            \
     X(ADD, "add")                                                                                  \
-    X(SCALE, "scale")           /* multiplies by a number, or soft-caps */                         \
-    X(STORE_KV, "copy")         /* writes keys and values to the KV cache */                       \
-    X(SHORT_CONV, "short_conv") /* a causal convolution of each channel over the last tokens */    \
-    X(GATHER, "gather")         /* reorders columns to a weight's act-order */                     \
-    X(ROUTE, "route")           /* chooses each token's experts from the router's logits */        \
-    X(SORT, "sort")             /* lists the rows of each expert, from the choice of ROUTE */      \
-    X(DISPATCH, "dispatch")     /* copies each token to the rows of its experts */                 \
-    X(COMBINE, "combine")       /* adds the outputs of each token's experts */                     \
-    X(SAMPLE, "sample")         /* the next token from logits */                                   \
-    X(ROPE_COPY, "rope_copy")   /* ROPE of queries and keys and STORE_KV in one pass */            \
-    X(NORM_QUANT, "norm_quant") /* NORM and QUANT in one pass; the normed rows are not kept */     \
-    X(MOVE, "move")             /* copies a buffer to another device; has no kernel rows */        \
-    X(QUANT_T, "quant_t")       /* QUANT of the transposed matrix */                               \
-    X(CAST, "cast")             /* f32 rows to a packed weight */                                  \
-    X(CAST_T, "cast_t")         /* CAST of the transposed matrix */                                \
-    X(AMAX, "amax")             /* the largest magnitude */                                        \
-    X(NORM_DX, "norm_dx")       /* the gradient of a norm's input */                               \
-    X(NORM_DW, "norm_dw")       /* of its weight */                                                \
-    X(SWIGLU_DX, "swiglu_dx")   /* of gate and up */                                               \
-    X(SCALE_DX, "scale_dx")     /* of its input */                                                 \
-    X(ATTN_DX, "attn_dx")       /* of queries, keys and values */                                  \
-    X(SINKS_DW, "sinks_dw")     /* of the sinks of attention */                                    \
-    X(ROUTE_DX, "route_dx")     /* of the router's logits */                                       \
-    X(ROUTE_DW, "route_dw")     /* of the factors of the experts' weights */                       \
-    X(COMBINE_DW, "combine_dw") /* of the weights of a token's experts */                          \
-    X(ROUTE_SUMS, "route_sums") /* sums of the experts' probabilities over tokens */               \
-    X(BALANCE, "balance")       /* the load-balancing loss of a micro-batch */                     \
-    X(EMBED_DW, "embed_dw")     /* of the table */                                                 \
-    X(BIAS_DW, "bias_dw")       /* of a bias */                                                    \
-    X(XENT, "xent")             /* cross-entropy and its gradient */                               \
-    X(SQUARES, "squares")       /* a float64 sum of squares */                                     \
+    X(SCALE, "scale")             /* multiplies by a number, or soft-caps */                       \
+    X(STORE_KV, "copy")           /* writes keys and values to the KV cache */                     \
+    X(SHORT_CONV, "short_conv")   /* a causal convolution of each channel over the last tokens */  \
+    X(DELTA_GATES, "delta_gates") /* the two gates of each head of GATED_DELTA */                  \
+    X(GATED_DELTA, "gated_delta") /* the gated delta rule: linear attention over a matrix */       \
+    X(GATHER, "gather")           /* reorders columns to a weight's act-order */                   \
+    X(ROUTE, "route")             /* chooses each token's experts from the router's logits */      \
+    X(SORT, "sort")               /* lists the rows of each expert, from the choice of ROUTE */    \
+    X(DISPATCH, "dispatch")       /* copies each token to the rows of its experts */               \
+    X(COMBINE, "combine")         /* adds the outputs of each token's experts */                   \
+    X(SAMPLE, "sample")           /* the next token from logits */                                 \
+    X(ROPE_COPY, "rope_copy")     /* ROPE of queries and keys and STORE_KV in one pass */          \
+    X(NORM_QUANT, "norm_quant")   /* NORM and QUANT in one pass; the normed rows are not kept */   \
+    X(MOVE, "move")               /* copies a buffer to another device; has no kernel rows */      \
+    X(QUANT_T, "quant_t")         /* QUANT of the transposed matrix */                             \
+    X(CAST, "cast")               /* f32 rows to a packed weight */                                \
+    X(CAST_T, "cast_t")           /* CAST of the transposed matrix */                              \
+    X(AMAX, "amax")               /* the largest magnitude */                                      \
+    X(NORM_DX, "norm_dx")         /* the gradient of a norm's input */                             \
+    X(NORM_DW, "norm_dw")         /* of its weight */                                              \
+    X(SWIGLU_DX, "swiglu_dx")     /* of gate and up */                                             \
+    X(SCALE_DX, "scale_dx")       /* of its input */                                               \
+    X(ATTN_DX, "attn_dx")         /* of queries, keys and values */                                \
+    X(SINKS_DW, "sinks_dw")       /* of the sinks of attention */                                  \
+    X(ROUTE_DX, "route_dx")       /* of the router's logits */                                     \
+    X(ROUTE_DW, "route_dw")       /* of the factors of the experts' weights */                     \
+    X(COMBINE_DW, "combine_dw")   /* of the weights of a token's experts */                        \
+    X(ROUTE_SUMS, "route_sums")   /* sums of the experts' probabilities over tokens */             \
+    X(BALANCE, "balance")         /* the load-balancing loss of a micro-batch */                   \
+    X(EMBED_DW, "embed_dw")       /* of the table */                                               \
+    X(BIAS_DW, "bias_dw")         /* of a bias */                                                  \
+    X(XENT, "xent")               /* cross-entropy and its gradient */                             \
+    X(SQUARES, "squares")         /* a float64 sum of squares */                                   \
     X(ADAMW, "adamw")                                                                              \
     X(FAKE, "fake")       /* quantizes an input and dequantizes it */                              \
     X(FAKE_DX, "fake_dx") /* its gradient past the rounding */                                     \

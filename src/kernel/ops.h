@@ -257,16 +257,19 @@ typedef enum nib_activation {
                      Hendrycks and Gimpel, 2016 */
     /* with g = min(gate, limit) and u = up within -limit..limit: (u + 1) g / (1 + e^(-alpha g));
      * OpenAI, gpt-oss, 2025 */
-    NIB_SWIGLU_CLAMPED
+    NIB_SWIGLU_CLAMPED,
+    NIB_SIGMOID /* 1 / (1 + e^-x) */
 } nib_activation;
 
 /* out = silu(gate) * up, or another activation of the gate */
 typedef struct nib_swiglu {
     const float *gate, *up; /* [m][ld], [m][ldu]; up NULL: activation(gate) alone */
-    float *out;             /* [m][ldo]; may be gate */
+    float *out;             /* [m][ldo]; may be gate, unless one_gate */
     int64_t m, width, ld, ldu, ldo;
     nib_activation activation;
     float alpha, limit; /* SWIGLU_CLAMPED */
+    bool one_gate; /* the first column of `gate` is the gate of all columns of a token; not with
+                           SWIGLU_CLAMPED */
 } nib_swiglu;
 
 /* out = scale * x; with a cap, cap * tanh(scale * x / cap) */
@@ -289,14 +292,16 @@ enum { NIB_TAPS_MAX = 64 /* inputs that a short convolution reads */ };
 /* A causal convolution of each channel by itself, over the last `taps` tokens of a sequence,
  * between two gates (Liquid AI, LFM2, 2025). u = before * x, rounded, is kept in the state; y =
  * after * the sum over taps, the oldest first, from 0, of weight * u: one fused multiply-add each.
- * Taps before position 0 are left out. Parts are channels, and a part takes the slots in order, so
- * a token has the same bits whatever else is in the pass. The slots of a sequence are in order of
- * position. */
+ * The bias is added to the sum, then comes silu, then the gate. Taps before position 0 are left
+ * out. Parts are channels, and a part takes the slots in order, so a token has the same bits
+ * whatever else is in the pass. The slots of a sequence are in order of position. */
 typedef struct nib_short_conv {
     const float *x;              /* [m][ldx] */
     const float *before, *after; /* [m][ldx]; NULL: no such gate */
     const float *weight;         /* [taps][channels], that of the newest token last */
-    float *out;                  /* [m][ldo]; not x */
+    const float *bias;           /* [channels] or NULL */
+    bool silu;
+    float *out; /* [m][ldo]; not x */
     int64_t m, channels, taps, ldx, ldo;
     const int32_t *sequence, *position; /* [m] */
     /* [sequences][room][channels]: u of position p is in row p % room. A part reads the rows of the
@@ -304,6 +309,76 @@ typedef struct nib_short_conv {
     float *state;
     int64_t room; /* at least taps */
 } nib_short_conv;
+
+/* The gates of the gated delta rule, computed in f64 and rounded once: beta = 1 / (1 + e^-b), and
+ * the decay e^(-e^a_log * log(1 + e^(a + dt_bias))), which multiplies the state. */
+typedef struct nib_delta_gates {
+    const float *b, *a;           /* [m][ldb], [m][lda], of the heads */
+    const float *a_log, *dt_bias; /* [heads] */
+    float *out;                   /* [m][ldo]: beta of all heads, then their decays */
+    int64_t m, heads, ldb, lda, ldo;
+} nib_delta_gates;
+
+enum {
+    NIB_DELTA_COLUMNS = 64,   /* of a value head, which a part computes */
+    NIB_DELTA_KEYS_MAX = 256, /* channels of a key */
+};
+
+/* Heads of keys serve equally many consecutive heads of values. */
+typedef struct nib_delta_size {
+    int64_t key_heads, heads; /* of keys and queries; of values */
+    int64_t key_dim, value_dim;
+} nib_delta_size;
+
+/* Values of a state, [heads][key_dim][value_dim]. */
+NIB_INLINE int64_t nib__delta_state_values(const nib_delta_size *s)
+{
+    return s->heads * s->key_dim * s->value_dim;
+}
+/* Values of a token that runs again: keys, values, betas and decays. */
+NIB_INLINE int64_t nib__delta_token_values(const nib_delta_size *s)
+{
+    return s->key_heads * s->key_dim + s->heads * s->value_dim + 2 * s->heads;
+}
+/* Blocks of columns of a value head. */
+NIB_INLINE int64_t nib__delta_blocks(const nib_delta_size *s)
+{
+    return nib__ceil_div(s->value_dim, NIB_DELTA_COLUMNS);
+}
+
+/* The tokens of one sequence in a pass. */
+typedef struct nib_delta_run {
+    float *state; /* [heads][key_dim][value_dim], before the first of these tokens */
+    bool empty;   /* it is all zeros, whatever memory holds */
+    /* [again][nib__delta_token_values]: tokens of earlier passes that the state does not have yet.
+     * They run first, without output. */
+    const float *earlier;
+    int64_t again;
+    int64_t kept; /* the state after so many tokens, earlier ones first, is written; 0: none */
+    int64_t first, end; /* in `slots` */
+} nib_delta_run;
+
+/* The gated delta rule (Yang, Kautz and Hatamizadeh, 2024): linear attention over a matrix S
+ * [key_dim][value_dim] for each value head. With k^ = k / sqrt(|k|^2 + 1e-6), and q^ likewise,
+ * times key_dim^-1/2:
+ *
+ *   S = decay S;  u = beta (v - S^T k^);  S = S + k^ u^T;  out = S^T q^
+ *
+ * Column by column, channels of the key ascending: r = the sum from 0 of (decay S) k^, u = beta *
+ * (v - r), S = k^ u + (decay S), out = the sum from 0 of S q^. Sums are fused multiply-adds, the
+ * other products round. |k|^2 is a sum in lanes, as in a norm. Lanes are columns, and a part takes
+ * a block of columns of a value head through all tokens in order, so a token has the same bits
+ * whatever else is in the pass. */
+typedef struct nib_gated_delta {
+    const float *x;     /* [m][ldx]: q [key_heads][key_dim], k likewise, v [heads][value_dim] */
+    const float *gates; /* [m][ldg]: nib_delta_gates.out */
+    float *out;         /* [m][ldo]: [heads][value_dim]; not x */
+    int64_t ldx, ldg, ldo;
+    nib_delta_size size;
+    const int32_t *slots; /* [m] indices of rows, by run, in order within each */
+    const nib_delta_run *runs;
+    int64_t count; /* of runs */
+} nib_gated_delta;
 
 /* out[i][j] = x[i][order[j]]: inputs in the order of a weight's stored columns */
 typedef struct nib_gather {

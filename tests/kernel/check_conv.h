@@ -54,6 +54,7 @@ static bool check_short_conv(verdict *v, const nib_kernel *row, const nib_kernel
     a.x = floats(&m, rows * a.ldx, r, class);
     a.before = floats_or_none(&m, rows * a.ldx, r), a.after = floats_or_none(&m, rows * a.ldx, r);
     a.weight = floats(&m, a.taps * width, r, VALUES_RANDOM);
+    a.bias = floats_or_none(&m, width, r), a.silu = below(r, 2) != 0;
     const float *start = floats(&m, SEQUENCES * a.room * width, r, class);
     const result want = run_conv(ref, &m, a, start, width, rows),
                  got = run_conv(row, &m, a, start, width, rows),

@@ -16,7 +16,7 @@ NIB_INLINE void conv_slot(const nib_short_conv *a, int64_t m, int64_t first, int
     const float *weight = a->weight + first;
     float *out = a->out + m * a->ldo + first;
     for (int64_t i = 0; i < count; i += NIB_LANES) {
-        nib_lanes u = nib__lanes_load_at(a->x + at, i, count), sum = nib__lanes_set(0.0f);
+        nib_lanes u = nib__lanes_load_at(a->x + at, i, count), sum = nib__lanes_set(0.0f), sigmoid;
         if (a->before != NULL)
             u = nib__lanes_mul(nib__lanes_load_at(a->before + at, i, count), u);
         nib__lanes_store_at(own, i, count, u);
@@ -25,6 +25,10 @@ NIB_INLINE void conv_slot(const nib_short_conv *a, int64_t m, int64_t first, int
                 sum = nib__lanes_fma(nib__lanes_load_at(weight + tap * a->channels, i, count),
                                      nib__lanes_load_at(earlier[tap], i, count), sum);
         sum = nib__lanes_fma(nib__lanes_load_at(weight + newest * a->channels, i, count), u, sum);
+        if (a->bias != NULL)
+            sum = nib__lanes_add(sum, nib__lanes_load_at(a->bias + first, i, count));
+        if (a->silu)
+            sum = nib__lanes_silu(sum, &sigmoid);
         if (a->after != NULL)
             sum = nib__lanes_mul(nib__lanes_load_at(a->after + at, i, count), sum);
         nib__lanes_store_at(out, i, count, sum);

@@ -681,6 +681,14 @@ NIB_INLINE nib_lanes nib__lanes_logistic(nib_lanes g, nib_lanes x, nib_lanes *si
     return nib__lanes_div(g, denominator);
 }
 
+/* 1 / (1 + e^-g), one rounded division. */
+NIB_INLINE nib_lanes nib__lanes_sigmoid(nib_lanes g)
+{
+    const nib_lanes one = nib__lanes_set(1.0f);
+    return nib__lanes_div(
+        one, nib__lanes_add(one, nib__lanes_exp(nib__lanes_sub(nib__lanes_set(0.0f), g))));
+}
+
 /* silu(g) = g / (1 + e^-g), and *sigmoid = 1 / (1 + e^-g). */
 NIB_INLINE nib_lanes nib__lanes_silu(nib_lanes g, nib_lanes *sigmoid)
 {

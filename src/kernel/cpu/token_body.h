@@ -76,15 +76,26 @@ void NIB_TOKEN(rope)(const nib_rope *a, int64_t m0, int64_t m1)
 
 /* ---- element by element ---- */
 
-NIB_INLINE void swiglu_as(const nib_swiglu *a, int64_t m0, int64_t m1, bool gelu, bool gated)
+NIB_INLINE nib_lanes activate(nib_lanes g, const nib_activation as)
+{
+    nib_lanes sigmoid;
+    switch (as) {
+    case NIB_GELU_TANH: return nib__lanes_gelu(g, &sigmoid);
+    case NIB_SIGMOID: return nib__lanes_sigmoid(g);
+    default: return nib__lanes_silu(g, &sigmoid);
+    }
+}
+
+NIB_INLINE void swiglu_as(const nib_swiglu *a, int64_t m0, int64_t m1, const nib_activation as,
+                          const bool gated)
 {
     for (int64_t m = m0; m < m1; m++) {
         const float *gate = a->gate + m * a->ld, *up = gated ? a->up + m * a->ldu : NULL;
         float *out = a->out + m * a->ldo;
+        const nib_lanes all = nib__lanes_set(gate[0]);
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            nib_lanes sigmoid;
-            const nib_lanes g = nib__lanes_load_at(gate, i, a->width);
-            const nib_lanes y = gelu ? nib__lanes_gelu(g, &sigmoid) : nib__lanes_silu(g, &sigmoid);
+            const nib_lanes y =
+                activate(a->one_gate ? all : nib__lanes_load_at(gate, i, a->width), as);
             nib__lanes_store_at(out, i, a->width,
                                 gated ? nib__lanes_mul(y, nib__lanes_load_at(up, i, a->width)) : y);
         }
@@ -115,15 +126,19 @@ void NIB_TOKEN(swiglu)(const nib_swiglu *a, int64_t m0, int64_t m1)
         swiglu_clamped(a, m0, m1);
         return;
     }
-    const bool gelu = a->activation == NIB_GELU_TANH;
+    const bool gelu = a->activation == NIB_GELU_TANH, sigmoid = a->activation == NIB_SIGMOID;
     if (gelu && a->up != NULL)
-        swiglu_as(a, m0, m1, true, true);
+        swiglu_as(a, m0, m1, NIB_GELU_TANH, true);
     else if (gelu)
-        swiglu_as(a, m0, m1, true, false);
+        swiglu_as(a, m0, m1, NIB_GELU_TANH, false);
+    else if (sigmoid && a->up != NULL)
+        swiglu_as(a, m0, m1, NIB_SIGMOID, true);
+    else if (sigmoid)
+        swiglu_as(a, m0, m1, NIB_SIGMOID, false);
     else if (a->up != NULL)
-        swiglu_as(a, m0, m1, false, true);
+        swiglu_as(a, m0, m1, NIB_SILU, true);
     else
-        swiglu_as(a, m0, m1, false, false);
+        swiglu_as(a, m0, m1, NIB_SILU, false);
 }
 
 NIB_INLINE void scale_as(const nib_scale *a, int64_t m0, int64_t m1, bool capped)

@@ -62,7 +62,8 @@ static const nib_kernel rows[] = {
     NEON(rope_f32, ROPE, rope, "the same, four vectors of 4 lanes"),
     REF(rope_f32, ROPE, rope, "the same in plain C"),
     AVX512(swiglu_f32, SWIGLU, swiglu,
-           "silu(gate) or tanh gelu(gate), times up if there is one, with the library's own exp"),
+           "silu(gate), tanh gelu(gate) or sigmoid(gate), times up if there is one, with the "
+           "library's own exp"),
     AVX2(swiglu_f32, SWIGLU, swiglu, "the same"),
     NEON(swiglu_f32, SWIGLU, swiglu, "the same, four vectors of 4 lanes"),
     REF(swiglu_f32, SWIGLU, swiglu, "the same in plain C"),

@@ -126,7 +126,7 @@ static const nib_kernel rows[] = {
         "one thread per pair of values, half-split or interleaved"),
     OF("copy_f32", STORE_KV, float_cache, token, nib__launch_store_kv, "one thread per value"),
     ROW("swiglu_f32", SWIGLU, OTHER, token, nib__launch_swiglu,
-        "one thread per value; silu, tanh GELU or clamped, with or without up"),
+        "one thread per value; silu, tanh GELU, clamped or sigmoid, with or without up"),
     ROW("scale_f32", SCALE, OTHER, token, nib__launch_scale,
         "one thread per value, with or without a cap"),
     ROW("add_f32", ADD, EXACT, token, nib__launch_add, "one thread per value"),

@@ -98,6 +98,7 @@ int nib__launch_swiglu(const void *args, nib_launch out[])
     nib__launch_int(out, a->ldo);
     nib__launch_int(out, a->activation);
     nib__launch_int(out, a->up != NULL);
+    nib__launch_int(out, a->one_gate);
     nib__launch_float(out, a->alpha);
     nib__launch_float(out, a->limit);
     return 1;
@@ -239,7 +240,7 @@ static const nib_kernel rows[] = {
     ROW("copy_f32", STORE_KV, OTHER, float_cache, token, nib__launch_store_kv,
         "one work-item per value"),
     ROW("swiglu_f32", SWIGLU, OTHER, any_device, token, nib__launch_swiglu,
-        "one work-item per value; silu, tanh GELU or clamped, with or without up"),
+        "one work-item per value; silu, tanh GELU, clamped or sigmoid, with or without up"),
     ROW("scale_f32", SCALE, OTHER, any_device, token, nib__launch_scale,
         "one work-item per value, with or without a cap"),
     ROW("add_f32", ADD, EXACT, any_device, token, nib__launch_add, "one work-item per value"),

@@ -5,6 +5,7 @@
  */
 #define GELU_TANH 1 /* of nib_activation */
 #define CLAMPED 2
+#define SIGMOID 3
 
 /* One work-group per row. Not named `norm`, which CUDA defines. */
 __kernel void norm_rows(GLOBAL_ARG(float, x), GLOBAL_ARG(float, out), GLOBAL_ARG(float, weight),
@@ -84,10 +85,11 @@ __kernel void store_kv(GLOBAL_ARG(float, k), GLOBAL_ARG(float, v), GLOBAL_ARG(uc
                     v[row * (size_t)ld + (size_t)i]);
 }
 
-/* One work-item per element of a row. kind: nib_activation; alpha and limit: of the clamped one. */
+/* One work-item per element of a row. kind: nib_activation; alpha and limit: of the clamped one.
+ * one_gate: nib_swiglu's. */
 __kernel void swiglu(GLOBAL_ARG(float, gate), GLOBAL_ARG(float, up), GLOBAL_ARG(float, out),
-                     int width, int ld, int ldu, int ldo, int kind, int has_up, float alpha,
-                     float limit)
+                     int width, int ld, int ldu, int ldo, int kind, int has_up, int one_gate,
+                     float alpha, float limit)
 {
     GLOBAL_CONST_PTR(float, gate);
     GLOBAL_CONST_PTR(float, up);
@@ -96,7 +98,7 @@ __kernel void swiglu(GLOBAL_ARG(float, gate), GLOBAL_ARG(float, up), GLOBAL_ARG(
     const size_t row = ROW_OF_GROUP(GROUPS_OF(width));
     if (i >= width)
         return;
-    const float of_gate = gate[row * (size_t)ld + (size_t)i];
+    const float of_gate = gate[row * (size_t)ld + (size_t)(one_gate ? 0 : i)];
     const float of_up = has_up ? up[row * (size_t)ldu + (size_t)i] : 1.0f;
     /* not fmin() and fmax(), which drop a NaN */
     const float low = limit < of_up ? limit : of_up;
@@ -106,7 +108,7 @@ __kernel void swiglu(GLOBAL_ARG(float, gate), GLOBAL_ARG(float, up), GLOBAL_ARG(
     const float power = kind == GELU_TANH ? g * (0.0713548163f * (g * g) + 1.59576912f)
                         : kind == CLAMPED ? alpha * g
                                           : g;
-    const float value = g / (1.0f + exp(-power));
+    const float value = (kind == SIGMOID ? 1.0f : g) / (1.0f + exp(-power));
     out[row * (size_t)ldo + (size_t)i] = has_up ? u * value : value;
 }
 
