@@ -18,6 +18,7 @@ enum { EXPERTS_MAX = 1 << 16 };
 static const nib_experts_form forms[] = {{"gpt_oss", true, true, false},
                                          {"llama4", true, false, false},
                                          {"gemma4", false, false, false},
+                                         {"qwen3_5_moe", false, false, false},
                                          {"granitemoe", false, false, true}};
 
 /* What a family calls the modules of a layer, and their names here. */
@@ -41,6 +42,8 @@ static const struct name_row {
 /* How the names of a text model begin where a family has models with images, and here. */
 static const struct name_row prefixes[] = {
     {"gemma4", "model.language_model.", "model.", false},
+    {"qwen3_5", "model.language_model.", "model.", false},
+    {"qwen3_5_moe", "model.language_model.", "model.", false},
     {"llama4", "language_model.", "", false},
 };
 

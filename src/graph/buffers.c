@@ -33,7 +33,9 @@ static bool is_result(const nib_graph *g, int value)
 static int find_overwritable(const walk *w, const nib_graph_node *node, int at)
 {
     const int input = node->part ? 0 : nib__op_inplace_input(node->op, 0, node->heads);
-    if (input >= 0 && dies_at(w, node->in[input], at))
+    const nib_graph_value *values = w->graph->values;
+    if (input >= 0 && dies_at(w, node->in[input], at) &&
+        values[node->in[input]].columns == values[node->out].columns)
         return w->out->of[node->in[input]];
     if (nib__ops[node->op].commutes && dies_at(w, node->in[1 - input], at))
         return w->out->of[node->in[1 - input]];

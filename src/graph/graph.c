@@ -343,7 +343,8 @@ int nib__emit_swiglu(nib_build *b, nib_gating gating, int gate, int up)
                                      .channel = gating.channel,
                                      .scale = gating.alpha,
                                      .cap = gating.limit},
-                    columns_of(b, gate));
+                    columns_of(b, gate) == 1 && up != NIB_NO_ID ? columns_of(b, up)
+                                                                : columns_of(b, gate));
 }
 
 int nib__emit_add(nib_build *b, int x, int y)
@@ -373,10 +374,47 @@ int nib__emit_scale_by(nib_build *b, int x, int weight)
         columns_of(b, x));
 }
 
-int nib__emit_short_conv(nib_build *b, int x, int weight)
+int nib__emit_short_conv(nib_build *b, int x, int weight, bool gated)
 {
     enum { COLUMNS = 3 }; /* of each channel */
     return add_node(
-        b, (nib_graph_node){.op = NIB_OP_SHORT_CONV, .in = {x, NIB_NO_ID}, .weight = weight},
-        columns_of(b, x) / COLUMNS);
+        b,
+        (nib_graph_node){
+            .op = NIB_OP_SHORT_CONV, .in = {x, NIB_NO_ID}, .weight = weight, .gated = gated},
+        columns_of(b, x) / (gated ? COLUMNS : 1));
+}
+
+int nib__emit_delta_gates(nib_build *b, int beta, int a, int a_log)
+{
+    return add_node(b, (nib_graph_node){.op = NIB_OP_DELTA_GATES, .in = {beta, a}, .weight = a_log},
+                    2 * columns_of(b, beta));
+}
+
+int nib__emit_gated_delta(nib_build *b, int qkv, int gates, nib_delta_size size)
+{
+    return add_node(
+        b,
+        (nib_graph_node){
+            .op = NIB_OP_GATED_DELTA, .in = {qkv, gates}, .weight = NIB_NO_ID, .delta = size},
+        size.heads * size.value_dim);
+}
+
+int nib__emit_gather(nib_build *b, int x, const nib_columns *parts, int count)
+{
+    int64_t columns = 0, at = 0;
+    for (int p = 0; p < count; p++)
+        columns += parts[p].heads * parts[p].count;
+    int32_t *order = nib__arena_take(b->arena, (uint64_t)columns, sizeof *order);
+    b->failed = b->failed || order == NULL;
+    for (int p = 0; p < count && order != NULL; p++) {
+        const int64_t width = columns_of(b, x) / parts[p].heads;
+        for (int64_t h = 0; h < parts[p].heads; h++)
+            for (int64_t i = 0; i < parts[p].count; i++)
+                order[at++] = (int32_t)(h * width + parts[p].first + i);
+    }
+    return add_node(
+        b,
+        (nib_graph_node){
+            .op = NIB_OP_GATHER, .in = {x, NIB_NO_ID}, .weight = NIB_NO_ID, .order = order},
+        columns);
 }

@@ -55,7 +55,8 @@ typedef struct nib_graph_node {
     int out;                    /* value; NIB_NO_ID: writes state */
     int weight;                 /* weight; ROUTE: the bias, or factors of the experts' weights;
                                    ATTN: the sinks; SCALE: a factor; SHORT_CONV: its taps;
-                                   NIB_NO_ID: none, which for a NORM means 1 */
+                                   DELTA_GATES: A_log, which dt_bias follows; NIB_NO_ID: none,
+                                   which for a NORM means 1 */
     int weight_step;            /* LINEAR_EXPERTS, LINEAR_HEADS: from one weight to the next one */
     int64_t layer;              /* decoder layer, whose state it reads or writes; -1: none */
     int64_t heads;              /* NORM, ROPE, ATTN, LINEAR_HEADS: rows per token */
@@ -67,6 +68,9 @@ typedef struct nib_graph_node {
     bool chunked;               /* ATTN: nib_attn's */
     int table;                  /* ROPE: index of the rotation table */
     nib_activation activation;  /* SWIGLU; alone if in[1] is NIB_NO_ID */
+    bool gated;                 /* SHORT_CONV: it has both gates; else silu follows */
+    const int32_t *order;       /* GATHER: [columns of out] */
+    nib_delta_size delta;       /* GATED_DELTA */
     const nib_routing *routing; /* ROUTE, DISPATCH, LINEAR_EXPERTS, COMBINE */
 } nib_graph_node;
 
@@ -173,7 +177,7 @@ typedef struct nib_gating {
     double alpha, limit; /* NIB_SWIGLU_CLAMPED */
     int64_t channel;     /* the first column of `up` that is read */
 } nib_gating;
-/* up NIB_NO_ID: only the activation. */
+/* up NIB_NO_ID: only the activation. A gate of one column is that of all columns of `up`. */
 int nib__emit_swiglu(nib_build *b, nib_gating gating, int gate, int up);
 int nib__emit_add(nib_build *b, int x, int y);
 /* Experts. A routing value has top_k experts, then their weights; a value of rows of experts has
@@ -192,8 +196,20 @@ int nib__emit_combine(nib_build *b, int rows, int routing_value, const nib_routi
 int nib__emit_scale(nib_build *b, int x, double scale, double cap);
 /* Multiplies by a weight of one element. */
 int nib__emit_scale_by(nib_build *b, int x, int weight);
-/* A short convolution between two gates: x has three columns for each channel, all gates before it,
- * all gates after it, then all inputs. It keeps the last inputs in the state of its layer. */
-int nib__emit_short_conv(nib_build *b, int x, int weight);
+/* A short convolution. gated: between two gates; x has three columns for each channel, all gates
+ * before it, all gates after it, then all inputs. Else silu follows. It keeps the last inputs in
+ * the state of its layer. */
+int nib__emit_short_conv(nib_build *b, int x, int weight, bool gated);
+/* Gates of the gated delta rule: beta of all heads, then their decays. a_log: a weight, which that
+ * of dt_bias follows. */
+int nib__emit_delta_gates(nib_build *b, int beta, int a, int a_log);
+/* The gated delta rule over q, k and v. Its matrices are in the state of its layer. */
+int nib__emit_gated_delta(nib_build *b, int qkv, int gates, nib_delta_size size);
+/* Columns first .. first + count - 1 of each of `heads` equal parts of a row. */
+typedef struct nib_columns {
+    int64_t heads, first, count;
+} nib_columns;
+/* Copies columns of x: those of parts[0], then those of parts[1], and so on. */
+int nib__emit_gather(nib_build *b, int x, const nib_columns *parts, int count);
 
 #endif

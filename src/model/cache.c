@@ -24,8 +24,10 @@ nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t conte
                           .window_layers = c->window_layers,
                           .states = {.layers = c->layers,
                                      .has = c->conv_layers,
-                                     .channels = c->width,
-                                     .taps = c->conv_taps}};
+                                     .channels = nib__config_conv_channels(c),
+                                     .taps = c->conv_taps,
+                                     .delta = c->delta,
+                                     .slots = NIB_CACHE_SPARE}};
 }
 
 static bool has_keys(const nib_kv_shape *s, int64_t layer)
@@ -378,7 +380,7 @@ static bool windows_reach(const nib_kv *kv, int64_t sequence, int64_t position)
 int64_t nib__kv_cut(const nib_kv *kv, int64_t sequence, int64_t position)
 {
     position = nib__min(position, kv->lengths[sequence]);
-    if (!nib__states_reach(&kv->states, sequence, position)) {
+    if (position < nib__states_earliest(&kv->states, sequence)) {
         const int64_t slot = nib__snapshots_find(&kv->snapshots, sequence, position);
         position = slot < 0 ? 0 : kv->snapshots.list[slot].position;
     }
@@ -388,7 +390,7 @@ int64_t nib__kv_cut(const nib_kv *kv, int64_t sequence, int64_t position)
 /* Gives the sequence `to` the states that `from` had before the token at `position`. */
 static void restore_states(nib_kv *kv, int64_t from, int64_t to, int64_t position)
 {
-    if (nib__states_reach(&kv->states, from, position)) {
+    if (position >= nib__states_earliest(&kv->states, from)) {
         if (to != from)
             nib__states_copy(&kv->states, from, to);
         return;

@@ -395,9 +395,10 @@ static bool read_key(reader *r)
 
 /* Keys of a model with images or audio that its text does not depend on. */
 static const char *const keys_of_encoders[] = {
-    "audio_token_id",    "boa_token_id",    "boi_token_id",   "boi_token_index",
-    "eoa_token_id",      "eoa_token_index", "eoi_token_id",   "eoi_token_index",
-    "image_token_index", "image_token_id",  "video_token_id", "vision_soft_tokens_per_image"};
+    "audio_token_id",      "boa_token_id",         "boi_token_id",   "boi_token_index",
+    "eoa_token_id",        "eoa_token_index",      "eoi_token_id",   "eoi_token_index",
+    "image_token_index",   "image_token_id",       "video_token_id", "vision_soft_tokens_per_image",
+    "vision_end_token_id", "vision_start_token_id"};
 
 /* Keys beside text_config that its text does depend on. */
 static const char *const keys_of_both[] = {"architectures", "model_type",          "dtype",
@@ -523,6 +524,7 @@ static void set_defaults(reader *r)
     c->tied = family->absent.tied;
     r->bias = family->absent.bias;
     r->layers.window = family->absent.window;
+    r->rope.sections = family->mrope;
 }
 
 /* ---- checks ---- */
@@ -681,6 +683,7 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     NIB_TRY(nib__config_check_shared(c, name, err));
     NIB_TRY(nib__config_check_mixture(c, name, err));
     NIB_TRY(nib__config_check_latent(c, name, err));
+    NIB_TRY(nib__config_check_delta(c, name, err));
     *out = *c;
     return NIB_OK;
 }

@@ -7,6 +7,7 @@
 #define NIB_CONFIG_H
 
 #include "ledger.h"
+#include "ops.h"
 #include "type.h"
 
 typedef enum nib_arch {
@@ -40,7 +41,10 @@ typedef enum nib_arch {
     NIB_ARCH_DEEPSEEK_V2,
     NIB_ARCH_DEEPSEEK_V3,
     NIB_ARCH_KIMI_K2,
-    NIB_ARCH_LFM2
+    NIB_ARCH_LFM2,
+    NIB_ARCH_QWEN3_NEXT,
+    NIB_ARCH_QWEN3_5,
+    NIB_ARCH_QWEN3_5_MOE
 } nib_arch;
 
 typedef enum nib_rope_kind {
@@ -62,6 +66,7 @@ typedef struct nib_mixture {
     int64_t first;               /* layers before this one are none */
     const bool *dense;          /* [layers] layers that are none nonetheless; NULL: no such layer */
     int64_t shared;             /* experts that every token has besides, as one MLP */
+    int64_t shared_ffn;         /* width of this MLP; 0: shared * ffn */
     bool enabled;               /* enable_moe_block, in families with that key */
     bool normalize;             /* the chosen weights are divided by their sum */
     bool chosen_softmax;        /* softmax over the chosen logits alone */
@@ -132,7 +137,10 @@ typedef struct nib_config {
     /* [layers] layers with a short convolution in place of attention, which keep no keys; NULL:
      * none */
     const bool *conv_layers;
-    int64_t conv_taps; /* inputs that it reads */
+    int64_t conv_taps;     /* inputs that it reads */
+    nib_delta_size delta;  /* the gated delta rule after it; heads 0: none */
+    int64_t full_interval; /* every so many layers one has attention, unless layer_types is given;
+                              0: the family's default */
     /* LFM2: the MLPs are two thirds of ffn wide, times ffn_factor, rounded up to ffn_multiple; with
      * ffn_factor 0 neither is done */
     bool ffn_adjusted;
@@ -170,6 +178,13 @@ NIB_INLINE int64_t nib__config_latent_key(const nib_config *c)
 NIB_INLINE bool nib__config_has_conv(const nib_config *c, int64_t layer)
 {
     return c->conv_layers != NULL && c->conv_layers[layer];
+}
+
+/* Channels of the convolution: the hidden state, or q, k and v of the gated delta rule. */
+NIB_INLINE int64_t nib__config_conv_channels(const nib_config *c)
+{
+    const nib_delta_size *d = &c->delta;
+    return d->heads == 0 ? c->width : 2 * d->key_heads * d->key_dim + d->heads * d->value_dim;
 }
 
 /* Window of a layer; 0: it sees all positions. */

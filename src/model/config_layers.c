@@ -22,7 +22,7 @@ static bool *allocate_list(nib_json *j, nib_arena *arena)
 
 const char *nib__layers_local(const nib_family_row *family)
 {
-    return family->convolves                     ? "conv"
+    return family->state_type != NULL            ? family->state_type
            : family->window == NIB_WINDOW_CHUNKS ? "chunked_attention"
                                                  : "sliding_attention";
 }
@@ -242,7 +242,7 @@ static nib_status find_windows(nib_config *c, const nib_layers_given *s, const c
     const bool off = reads_use_window(family) && !s->use_window;
     const int64_t window = off ? 0 : s->window;
     bool slides = false;
-    if (family->convolves) /* layer_types is about these */
+    if (family->state_type != NULL) /* layer_types is about these */
         return NIB_OK;
     if (!family->layer_types) {
         NIB_TRY(window > 0 ? set_windows(c, window, NULL, s, arena, err) : NIB_OK);
@@ -367,27 +367,31 @@ static nib_status find_convolutions(nib_config *c, const nib_layers_given *s, co
                                     nib_arena *arena, nib_ledger *ledger, nib_err *err)
 {
     const nib_family_row *family = nib__family_of(c);
-    const bool listed = s->attending.at != NULL;
+    const bool listed = s->attending.at != NULL && family->full_interval == 0;
+    const int64_t every = c->full_interval > 0 ? c->full_interval : family->full_interval;
     bool any = false, all = true, differs = false;
-    if (s->attending.count > 0 && !family->convolves)
+    if (s->attending.count > 0 && (family->state_type == NULL || !listed))
         nib__ledger_add_unread(ledger, "config-key", "config.json", "full_attn_idxs", "a list");
-    if (!family->convolves || (!listed && s->sliding == NULL))
+    if (family->state_type == NULL || (!listed && s->sliding == NULL && every == 0))
         return NIB_OK;
     NIB_TRY(check_types(c, s, name, err));
     bool *convolves = nib__arena_take(arena, (uint64_t)c->layers, sizeof *convolves);
     if (convolves == NULL)
         return nib__fail_memory(err, (uint64_t)c->layers, "a list of layers");
     for (int64_t i = 0; i < c->layers; i++)
-        convolves[i] = listed;
-    NIB_TRY(mark_layers(convolves, c, &s->attending, "full_attn_idxs", name, false, err));
+        convolves[i] = listed || (every > 0 && (i + 1) % every != 0);
+    if (listed)
+        NIB_TRY(mark_layers(convolves, c, &s->attending, "full_attn_idxs", name, false, err));
     for (int64_t i = 0; i < c->layers; i++) {
-        differs = differs || (listed && s->sliding != NULL && convolves[i] != s->sliding[i]);
+        differs = differs || ((listed || c->full_interval > 0) && s->sliding != NULL &&
+                              convolves[i] != s->sliding[i]);
         convolves[i] = s->sliding != NULL ? s->sliding[i] : convolves[i];
         any = any || convolves[i];
         all = all && convolves[i];
     }
     if (differs)
-        nib__ledger_add_overruled(ledger, "config-key", "full_attn_idxs", NULL, NULL,
+        nib__ledger_add_overruled(ledger, "config-key",
+                                  listed ? "full_attn_idxs" : "full_attention_interval", NULL, NULL,
                                   "layer_types names other layers and takes precedence");
     if (all)
         return nib__fail(err, NIB_UNSUPPORTED,
@@ -395,6 +399,7 @@ static nib_status find_convolutions(nib_config *c, const nib_layers_given *s, co
                          "supported",
                          name);
     c->conv_layers = any ? convolves : NULL;
+    c->full_interval = 0; /* done: layer_types is written */
     return NIB_OK;
 }
 

@@ -166,6 +166,12 @@ bool nib__rope_read_object(nib_rope_given *rope, int place, nib_json *json, nib_
         int list = 0;
         while (list < NIB_ROPE_LISTS && !nib__json_is(json, lists[list]))
             list++;
+        if (rope->sections &&
+            (nib__json_is(json, "mrope_section") || nib__json_is(json, "mrope_interleaved"))) {
+            if (!nib__json_skip(json))
+                return false;
+            continue;
+        }
         const bool type = nib__json_is(json, "rope_type") || nib__json_is(json, "type");
         if (!type && number == NIB_ROPE_NUMBERS && list == NIB_ROPE_LISTS)
             nib__json_fail(json, "the rope scaling key \"%s\" is unknown and may change the result",

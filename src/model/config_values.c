@@ -195,6 +195,17 @@ nib_status nib__config_check_latent(const nib_config *c, const char *name, nib_e
                            name, c->layers, c->heads, LATENT_HEADS);
 }
 
+nib_status nib__config_check_delta(const nib_config *c, const char *name, nib_err *err)
+{
+    const nib_delta_size *d = &c->delta;
+    if (d->heads == 0 || d->heads % d->key_heads == 0)
+        return NIB_OK;
+    return nib__fail(err, NIB_BAD_INPUT,
+                     "%s: linear_num_value_heads %" PRId64
+                     " is not a multiple of linear_num_key_heads %" PRId64,
+                     name, d->heads, d->key_heads);
+}
+
 nib_status nib__config_check(const nib_config *c, const char *name, const nib_config_names *names,
                              nib_err *err)
 {

@@ -99,6 +99,8 @@ static int list_read_buffers(const nib_node *node, bool direct, int out[3])
     case NIB_OP_LINEAR: return direct;
     case NIB_OP_SWIGLU: return node->of->in[1] >= 0 ? 2 : 1;
     case NIB_OP_STORE_KV: return node->of->in[1] >= 0 ? 2 : 1;
+    case NIB_OP_DELTA_GATES:
+    case NIB_OP_GATED_DELTA:
     case NIB_OP_ADD: return 2;
     case NIB_OP_DISPATCH: /* the sorted rows instead of the choice */
     case NIB_OP_LINEAR_EXPERTS: out[1] = NIB_BUFFER_ROUTED; return 2;
@@ -489,6 +491,33 @@ static nib_status add_short_conv(lowering *l, const nib_graph_node *from)
     return add_op(l, node);
 }
 
+/* The gates of the gated delta rule, with A_log and dt_bias. */
+static nib_status add_delta_gates(lowering *l, const nib_graph_node *from)
+{
+    nib_node node = node_of(l, from);
+    const nib_graph_weight *a_log = weight_of(l, from);
+    float *rates, *biases,
+        *values = nib__arena_take(l->arena, (uint64_t)(2 * a_log->n), sizeof *values);
+    if (values == NULL)
+        return nib__fail_memory(l->err, (uint64_t)(2 * a_log->n) * sizeof *values, a_log->name);
+    NIB_TRY(read_vector(&rates, l, a_log));
+    NIB_TRY(read_vector(&biases, l, a_log + 1));
+    memcpy(values, rates, (size_t)a_log->n * sizeof *values);
+    memcpy(values + a_log->n, biases, (size_t)a_log->n * sizeof *values);
+    node.weight = values, node.width = a_log->n;
+    return add_op(l, node);
+}
+
+/* Columns of the output of a linear layer. */
+static nib_status add_gather(lowering *l, const nib_graph_node *from)
+{
+    nib_node node = node_of(l, from);
+    const nib_graph_node *writer = &l->graph->nodes[l->graph->values[from->in[0]].writer];
+    node.site = weight_of(l, writer)->index;
+    node.order = from->order, node.width = l->graph->values[from->out].columns;
+    return add_op(l, node);
+}
+
 /* The choice of experts, then their rows. */
 static nib_status add_route(lowering *l, const nib_graph_node *from)
 {
@@ -523,6 +552,8 @@ static nib_status lower_node(lowering *l, const nib_graph_node *node, size_t *co
     case NIB_OP_SCALE: return add_with_vector(l, node);
     case NIB_OP_ROUTE: return add_route(l, node);
     case NIB_OP_SHORT_CONV: return add_short_conv(l, node);
+    case NIB_OP_DELTA_GATES: return add_delta_gates(l, node);
+    case NIB_OP_GATHER: return add_gather(l, node);
     case NIB_OP_SWIGLU:
     case NIB_OP_ADD: return add_elementwise(l, node);
     case NIB_OP_ROPE:

@@ -321,7 +321,8 @@ static void report_f64(nib_network *net, const nib_tensor *norm)
 static bool is_of_encoder(const char *name)
 {
     static const char *const parts[] = {"model.vision_tower.", "model.embed_vision.",
-                                        "model.audio_tower.", "model.embed_audio."};
+                                        "model.audio_tower.", "model.embed_audio.",
+                                        "model.visual."};
     bool found = false;
     for (size_t i = 0; i < COUNT(parts); i++)
         found = found || strncmp(name, parts[i], strlen(parts[i])) == 0;

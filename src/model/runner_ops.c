@@ -261,15 +261,17 @@ static nib_status run_short_conv(nib_runner *r, const nib_node *node, int64_t m,
 {
     (void)err; /* no row runs on a GPU */
     const int64_t channels = node->width;
+    const bool gated = node->of->gated;
     const float *columns = nib__node_values(r, node, node->from);
-    const nib_short_conv args = {.x = columns + 2 * channels,
-                                 .before = columns,
-                                 .after = columns + channels,
+    const nib_short_conv args = {.x = gated ? columns + 2 * channels : columns,
+                                 .before = gated ? columns : NULL,
+                                 .after = gated ? columns + channels : NULL,
                                  .weight = node->weight,
+                                 .silu = !gated,
                                  .out = nib__node_values(r, node, node->to),
                                  .m = m,
                                  .channels = channels,
-                                 .taps = r->kv.states.taps,
+                                 .taps = r->kv.states.shape.taps,
                                  .ldx = r->ops.ld[node->from],
                                  .ldo = r->ops.ld[node->to],
                                  .sequence = r->sides[node->side].sequences,
@@ -279,6 +281,45 @@ static nib_status run_short_conv(nib_runner *r, const nib_node *node, int64_t m,
     nib_part p = nib__part_of(r, node->row, &args, 0, channels);
     const int64_t grain = nib__round_up(nib__grain_for(r, channels), NIB_LANES);
     nib__pool_run(r->engine->pool, channels, grain, false, nib__job_part, &p);
+    return NIB_OK;
+}
+
+static nib_status run_delta_gates(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_delta_gates args = {.b = nib__node_values(r, node, node->from),
+                                  .a = nib__node_values(r, node, node->other),
+                                  .a_log = node->weight,
+                                  .dt_bias = node->weight + node->width,
+                                  .out = nib__node_values(r, node, node->to),
+                                  .m = m,
+                                  .heads = node->width,
+                                  .ldb = r->ops.ld[node->from],
+                                  .lda = r->ops.ld[node->other],
+                                  .ldo = r->ops.ld[node->to]};
+    return nib__run_rows(r, node->row, &args, m, err);
+}
+
+static nib_status run_gated_delta(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    (void)err; /* no row runs on a GPU */
+    const nib_delta_size *size = &node->of->delta;
+    nib_states *states = &r->kv.states;
+    const nib_side *side = &r->sides[node->side];
+    const nib_gated_delta args = {
+        .x = nib__node_values(r, node, node->from),
+        .gates = nib__node_values(r, node, node->other),
+        .out = nib__node_values(r, node, node->to),
+        .ldx = r->ops.ld[node->from],
+        .ldg = r->ops.ld[node->other],
+        .ldo = r->ops.ld[node->to],
+        .size = *size,
+        .slots = states->slots,
+        .runs = states->runs,
+        .count = nib__states_list(states, node->layer, side->sequences, side->positions, m)};
+    const int64_t parts = size->heads * nib__delta_blocks(size);
+    nib_part p = nib__part_of(r, node->row, &args, 0, parts);
+    nib__pool_run(r->engine->pool, parts, nib__grain_for(r, parts), false, nib__job_part, &p);
+    nib__states_keep(states, node->layer, &args, side->sequences);
     return NIB_OK;
 }
 
@@ -396,6 +437,7 @@ static nib_status run_swiglu(nib_runner *r, const nib_node *node, int64_t m, nib
         .gate = nib__node_values(r, node, node->from),
         .up = gated ? nib__node_values(r, node, node->other) + node->of->channel : NULL,
         .activation = node->of->activation,
+        .one_gate = gated && r->ops.ld[node->from] < node->width,
         .alpha = (float)node->of->scale,
         .limit = (float)node->of->cap,
         .out = nib__node_values(r, node, node->to),
@@ -474,6 +516,8 @@ static nib_status (*const runs[NIB_OP_COUNT])(nib_runner *, const nib_node *, in
     [NIB_OP_ADD] = run_add,
     [NIB_OP_SCALE] = run_scale,
     [NIB_OP_SHORT_CONV] = run_short_conv,
+    [NIB_OP_DELTA_GATES] = run_delta_gates,
+    [NIB_OP_GATED_DELTA] = run_gated_delta,
     [NIB_OP_GATHER] = run_gather,
     [NIB_OP_ATTN] = run_attn,
     [NIB_OP_QUANT] = run_quant,

@@ -19,16 +19,24 @@ int64_t nib__states_count(const nib_state_shape *s)
 /* Rows of a layer and sequence: those before its next token, and those to roll back. */
 static int64_t room_of(const nib_state_shape *s) { return s->taps - 1 + NIB_STATE_SPARE; }
 
+/* Values of the matrices of a layer and sequence, and of its log. */
+static int64_t matrix_values(const nib_state_shape *s)
+{
+    return s->delta.heads == 0 ? 0
+                               : nib__delta_state_values(&s->delta) +
+                                     NIB_STATE_SPARE * nib__delta_token_values(&s->delta);
+}
+
 nib_status nib__states_measure(uint64_t *bytes, const nib_state_shape *s, nib_err *err)
 {
     const uint64_t layers = (uint64_t)nib__states_count(s);
-    uint64_t rows = 0, values = 0;
+    uint64_t inputs = 0, all = 0;
     *bytes = 0;
     if (layers == 0)
         return NIB_OK;
-    if (!nib__mul(&rows, layers * (uint64_t)room_of(s), (uint64_t)s->sequences) ||
-        !nib__mul(&values, rows, (uint64_t)s->channels) ||
-        !nib__mul(bytes, values, sizeof(float)) || *bytes > INT64_MAX / 2)
+    if (!nib__mul(&inputs, (uint64_t)room_of(s), (uint64_t)s->channels) ||
+        !nib__mul(&all, inputs + (uint64_t)matrix_values(s), layers * sizeof(float)) ||
+        !nib__mul(bytes, all, (uint64_t)s->sequences) || *bytes > INT64_MAX / 2)
         return nib__fail(err, NIB_NO_MEMORY,
                          "the states of %" PRId64 " sequences in %" PRIu64
                          " layers do not fit; ask for fewer sequences",
@@ -36,34 +44,50 @@ nib_status nib__states_measure(uint64_t *bytes, const nib_state_shape *s, nib_er
     return NIB_OK;
 }
 
+static nib_status open_lists(nib_states *s, const nib_state_shape *shape, nib_err *err)
+{
+    const uint64_t sequences = (uint64_t)shape->sequences, layers = (uint64_t)shape->layers,
+                   count = layers + (uint64_t)shape->slots + ((uint64_t)s->count + 3) * sequences;
+    s->lists = nib__calloc(s->allocator, count, sizeof *s->lists);
+    s->runs = nib__calloc(s->allocator, sequences, sizeof *s->runs);
+    if (s->lists == NULL || s->runs == NULL)
+        return nib__fail_memory(err, count * sizeof *s->lists + sequences * sizeof *s->runs, WHAT);
+    s->place = s->lists;
+    s->slots = s->place + layers;
+    s->firsts = s->slots + shape->slots;
+    s->held = s->firsts + sequences;
+    s->run_of = s->held + sequences;
+    s->reached = s->run_of + sequences;
+    for (int64_t i = 0, next = 0; i < shape->layers; i++)
+        s->place[i] = shape->has[i] ? (int32_t)next++ : -1;
+    for (int64_t i = 0; i < shape->sequences; i++)
+        s->held[i] = INT32_MAX, s->run_of[i] = -1;
+    return NIB_OK;
+}
+
 nib_status nib__states_open(nib_states *out, const nib_state_shape *s, const nib_allocator *a,
                             nib_err *err)
 {
-    int32_t next = 0;
     nib_states states = {.allocator = a,
+                         .shape = *s,
                          .count = nib__states_count(s),
-                         .sequences = s->sequences,
-                         .channels = s->channels,
-                         .taps = s->taps,
-                         .room = room_of(s)};
+                         .room = room_of(s),
+                         .each = matrix_values(s)};
     *out = (nib_states){0};
     if (states.count == 0)
         return NIB_OK;
+    states.shape.has = NULL;
     NIB_TRY(nib__states_measure(&states.bytes, s, err));
     states.block = nib__block_take(states.bytes);
     if (states.block == NULL)
         return nib__fail_memory(err, states.bytes, WHAT);
-    *out = states;
-    out->place = nib__calloc(a, (uint64_t)s->layers, sizeof *out->place);
-    out->firsts = nib__calloc(a, (uint64_t)s->sequences, sizeof *out->firsts);
-    if (out->place == NULL || out->firsts == NULL) {
-        nib__states_close(out);
-        return nib__fail_memory(err, (uint64_t)(s->layers + s->sequences) * sizeof *out->place,
-                                WHAT);
-    }
-    for (int64_t i = 0; i < s->layers; i++)
-        out->place[i] = s->has[i] ? next++ : -1;
-    return NIB_OK;
+    states.matrices = states.block + states.count * s->sequences * states.room * s->channels;
+    const nib_status status = open_lists(&states, s, err);
+    if (status != NIB_OK)
+        nib__states_close(&states);
+    else
+        *out = states;
+    return status;
 }
 
 void nib__states_close(nib_states *s)
@@ -71,10 +95,12 @@ void nib__states_close(nib_states *s)
     if (s->block == NULL)
         return;
     nib__block_free(s->block, s->bytes);
-    nib__release(s->allocator, s->place);
-    nib__release(s->allocator, s->firsts);
+    nib__release(s->allocator, s->lists);
+    nib__release(s->allocator, s->runs);
     *s = (nib_states){0};
 }
+
+/* ---- where a sequence can be rolled back to ---- */
 
 void nib__states_place(nib_states *s, int64_t sequence, int64_t position)
 {
@@ -82,27 +108,51 @@ void nib__states_place(nib_states *s, int64_t sequence, int64_t position)
         s->firsts[sequence] = (int32_t)(position + 1 - s->room);
 }
 
-bool nib__states_reach(const nib_states *s, int64_t sequence, int64_t position)
+int64_t nib__states_earliest(const nib_states *s, int64_t sequence)
 {
-    return s->count == 0 || nib__max(position - (s->taps - 1), 0) >= s->firsts[sequence];
+    int64_t earliest = 0;
+    if (s->count > 0 && s->firsts[sequence] > 0)
+        earliest = s->firsts[sequence] + s->shape.taps - 1;
+    for (int64_t i = 0; i < s->count; i++)
+        earliest = nib__max(earliest, s->reached[i * s->shape.sequences + sequence]);
+    return earliest;
+}
+
+void nib__states_hold(nib_states *s, int64_t sequence, int64_t position)
+{
+    if (s->count > 0)
+        s->held[sequence] = (int32_t)position;
 }
 
 void nib__states_clear(nib_states *s, int64_t sequence)
 {
     if (s->count > 0)
-        s->firsts[sequence] = 0;
+        s->firsts[sequence] = 0, s->held[sequence] = INT32_MAX;
+    for (int64_t i = 0; i < s->count; i++)
+        s->reached[i * s->shape.sequences + sequence] = 0;
 }
 
-static float *state_of(const nib_states *s, int64_t place, int64_t sequence)
+/* ---- content ---- */
+
+static float *inputs_of(const nib_states *s, int64_t place, int64_t sequence)
 {
-    return s->block + (place * s->sequences + sequence) * s->room * s->channels;
+    return s->block + (place * s->shape.sequences + sequence) * s->room * s->shape.channels;
+}
+
+static float *matrices_of(const nib_states *s, int64_t place, int64_t sequence)
+{
+    return s->matrices + (place * s->shape.sequences + sequence) * s->each;
 }
 
 void nib__states_copy(nib_states *s, int64_t from, int64_t to)
 {
-    for (int64_t i = 0; i < s->count; i++)
-        memcpy(state_of(s, i, to), state_of(s, i, from),
-               (size_t)(s->room * s->channels) * sizeof *s->block);
+    const int64_t sequences = s->shape.sequences;
+    for (int64_t i = 0; i < s->count; i++) {
+        memcpy(inputs_of(s, i, to), inputs_of(s, i, from),
+               (size_t)(s->room * s->shape.channels) * sizeof *s->block);
+        memcpy(matrices_of(s, i, to), matrices_of(s, i, from), (size_t)s->each * sizeof *s->block);
+        s->reached[i * sequences + to] = s->reached[i * sequences + from];
+    }
     if (s->count > 0)
         s->firsts[to] = s->firsts[from];
 }
@@ -110,39 +160,141 @@ void nib__states_copy(nib_states *s, int64_t from, int64_t to)
 /* Inputs that the token at position `length` reads. */
 static int64_t inputs_before(const nib_states *s, int64_t length)
 {
-    return nib__min(s->taps - 1, length);
+    return nib__min(s->shape.taps - 1, length);
 }
 
-uint64_t nib__states_content(const nib_states *s, int64_t length)
+static size_t input_bytes(const nib_states *s)
 {
-    return (uint64_t)(inputs_before(s, length) * s->channels) * sizeof *s->block;
+    return (size_t)s->shape.channels * sizeof *s->block;
 }
 
 static float *input_at(const nib_states *s, int64_t sequence, int64_t layer, int64_t position)
 {
-    return state_of(s, s->place[layer], sequence) + position % s->room * s->channels;
+    return inputs_of(s, s->place[layer], sequence) + position % s->room * s->shape.channels;
+}
+
+/* The content has the inputs; then, of layers with matrices, how many tokens the log has (u64), the
+ * matrices, and the rows of the log, those without a token zeros. */
+uint64_t nib__states_content(const nib_states *s, int64_t length)
+{
+    const uint64_t inputs = (uint64_t)inputs_before(s, length) * input_bytes(s);
+    return inputs + (s->each > 0 ? sizeof(uint64_t) + (uint64_t)s->each * sizeof *s->block : 0);
+}
+
+bool nib__states_check(const nib_states *s, int64_t length, const void *content)
+{
+    uint64_t logged = 0;
+    if (s->each > 0)
+        memcpy(&logged, (const char *)content + inputs_before(s, length) * (int64_t)input_bytes(s),
+               sizeof logged);
+    return logged <= (uint64_t)nib__min(length, NIB_STATE_SPARE);
 }
 
 void nib__states_read(const nib_states *s, int64_t sequence, int64_t layer, int64_t length,
                       void *out)
 {
-    const size_t row = (size_t)s->channels * sizeof *s->block;
+    const int64_t place = s->place[layer];
+    const int64_t reached = s->reached[place * s->shape.sequences + sequence];
+    const uint64_t logged = (uint64_t)(length - reached);
     char *to = out;
-    for (int64_t p = length - inputs_before(s, length); p < length; p++, to += row)
-        memcpy(to, input_at(s, sequence, layer, p), row);
+    for (int64_t p = length - inputs_before(s, length); p < length; p++, to += input_bytes(s))
+        memcpy(to, input_at(s, sequence, layer, p), input_bytes(s));
+    if (s->each == 0)
+        return;
+    const size_t matrices = (size_t)nib__delta_state_values(&s->shape.delta),
+                 log = logged * (size_t)nib__delta_token_values(&s->shape.delta);
+    memcpy(to, &logged, sizeof logged);
+    to += sizeof logged;
+    memset(to, 0, (size_t)s->each * sizeof *s->block);
+    if (reached > 0) /* else memory holds another sequence's */
+        memcpy(to, matrices_of(s, place, sequence), matrices * sizeof *s->block);
+    memcpy(to + matrices * sizeof *s->block, matrices_of(s, place, sequence) + matrices,
+           log * sizeof *s->block);
 }
 
 void nib__states_write(nib_states *s, int64_t sequence, int64_t layer, int64_t length,
-                       const void *from)
+                       const void *content)
 {
-    const size_t row = (size_t)s->channels * sizeof *s->block;
-    const char *at = from;
+    const int64_t place = s->place[layer];
+    const char *at = content;
+    uint64_t logged;
     s->firsts[sequence] = (int32_t)(length - inputs_before(s, length));
-    for (int64_t p = s->firsts[sequence]; p < length; p++, at += row)
-        memcpy(input_at(s, sequence, layer, p), at, row);
+    for (int64_t p = s->firsts[sequence]; p < length; p++, at += input_bytes(s))
+        memcpy(input_at(s, sequence, layer, p), at, input_bytes(s));
+    if (s->each == 0)
+        return;
+    memcpy(&logged, at, sizeof logged);
+    s->reached[place * s->shape.sequences + sequence] = (int32_t)(length - (int64_t)logged);
+    memcpy(matrices_of(s, place, sequence), at + sizeof logged,
+           (size_t)s->each * sizeof *s->block);
 }
 
 float *nib__states_layer(const nib_states *s, int64_t layer)
 {
-    return state_of(s, s->place[layer], 0);
+    return inputs_of(s, s->place[layer], 0);
+}
+
+/* ---- a pass of the gated delta rule ---- */
+
+/* Fills in the state of a run, and how many tokens its matrices are written with. */
+static void start_run(nib_states *s, int64_t place, nib_delta_run *run, int64_t sequence,
+                      int64_t begin)
+{
+    const int64_t at = s->reached[place * s->shape.sequences + sequence],
+                  end = begin + run->end - run->first, certain = nib__min(begin, s->held[sequence]),
+                  to = nib__max(at, nib__max(certain, end - NIB_STATE_SPARE));
+    run->state = matrices_of(s, place, sequence);
+    run->earlier = run->state + nib__delta_state_values(&s->shape.delta);
+    run->empty = at == 0;
+    run->again = begin - at;
+    run->kept = to - at;
+}
+
+int64_t nib__states_list(nib_states *s, int64_t layer, const int32_t *sequence,
+                         const int32_t *position, int64_t m)
+{
+    int64_t count = 0, next = 0;
+    for (int64_t i = 0; i < m; i++) {
+        int32_t *run = &s->run_of[sequence[i]];
+        if (*run < 0) {
+            *run = (int32_t)count;
+            s->runs[count++] = (nib_delta_run){.end = 0};
+        }
+        s->runs[*run].end++;
+    }
+    for (int64_t r = 0; r < count; r++) {
+        s->runs[r].first = next;
+        next += s->runs[r].end;
+        s->runs[r].end = s->runs[r].first;
+    }
+    for (int64_t i = 0; i < m; i++)
+        s->slots[s->runs[s->run_of[sequence[i]]].end++] = (int32_t)i;
+    for (int64_t r = 0; r < count; r++) {
+        const int32_t slot = s->slots[s->runs[r].first];
+        start_run(s, s->place[layer], &s->runs[r], sequence[slot], position[slot]);
+        s->run_of[sequence[slot]] = -1;
+    }
+    return count;
+}
+
+void nib__states_keep(nib_states *s, int64_t layer, const nib_gated_delta *pass,
+                      const int32_t *sequence)
+{
+    const nib_delta_size *size = &s->shape.delta;
+    const int64_t width = nib__delta_token_values(size), keys = size->key_heads * size->key_dim,
+                  gates = 2 * size->heads;
+    for (int64_t r = 0; r < pass->count; r++) {
+        const nib_delta_run *run = &pass->runs[r];
+        float *log = run->state + nib__delta_state_values(size), *to = log;
+        for (int64_t i = run->kept; i < run->again; i++, to += width)
+            memmove(to, log + i * width, (size_t)width * sizeof *log);
+        for (int64_t i = run->first + nib__max(run->kept - run->again, 0); i < run->end; i++) {
+            const int64_t slot = pass->slots[i];
+            memcpy(to, pass->x + slot * pass->ldx + keys, (size_t)(width - gates) * sizeof *to);
+            memcpy(to + width - gates, pass->gates + slot * pass->ldg, (size_t)gates * sizeof *to);
+            to += width;
+        }
+        s->reached[s->place[layer] * s->shape.sequences + sequence[pass->slots[run->first]]] +=
+            (int32_t)run->kept;
+    }
 }

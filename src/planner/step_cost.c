@@ -47,6 +47,17 @@ static double rest_seconds(const step *s, const nib_graph_node *node)
     return rest > 0 ? values * sizeof(float) / rate + m->launch_s : 0;
 }
 
+/* Every pass reads and writes the matrices of a sequence; each token then takes six operations per
+ * value of them. */
+static double delta_seconds(const step *s, const nib_graph_node *node)
+{
+    enum { SUMS = 6, COPIES = 2 };
+    const nib_machine *m = machine_of(s, node->op);
+    const double values = (double)nib__delta_state_values(&node->delta);
+    return fmax(SUMS * s->tokens * values / m->rate[NIB_UNIT_F32],
+                COPIES * values * sizeof(float) / m->bytes_per_s);
+}
+
 /* Values cached per position by the layer whose state the attention at `at` reads. */
 static double cached_values(const nib_graph *g, size_t at)
 {
@@ -77,6 +88,8 @@ static double other_seconds(const step *s)
             sum += machine_of(s, NIB_OP_SORT)->launch_s;
         if (node->op == NIB_OP_LINEAR_HEADS)
             sum += rest_seconds(s, node);
+        if (node->op == NIB_OP_GATED_DELTA)
+            sum += delta_seconds(s, node);
         if (node->op == NIB_OP_ATTN)
             sum += attention_seconds(s, columns, cached_values(g, i), node);
     }

@@ -229,6 +229,8 @@ static void add_unread(nib_draft_model *m, const nib_guess *g, size_t *slots)
         f->from = g->count - read;
     }
     add_slots(m, g, g->ids + g->count - read, read, slots);
+    /* the guesses are rolled back together, and the last token is read again */
+    nib__states_hold(&m->session->runner.kv.states, g->job->sequence, f->count - 1);
 }
 
 static void guess_tokens(void *ctx, int worker, int64_t begin, int64_t end)

@@ -193,9 +193,9 @@ nib_status nib_session_truncate(nib_session *session, int32_t sequence, int32_t 
     if (nib__kv_cut(kv, sequence, wanted) != wanted && kv->states.count > 0)
         return nib__fail(
             err, NIB_USAGE,
-            "sequence %d cannot be cut to position %d: of its %d positions, layers with a short "
-            "convolution keep only what the last %d need; cut it to 0 and run its tokens again",
-            sequence, position, kv->lengths[sequence], NIB_STATE_SPARE);
+            "sequence %d cannot be cut to position %d: of its %d positions, layers without keys "
+            "keep only what those from %" PRId64 " on need; cut it to 0 and run its tokens again",
+            sequence, position, kv->lengths[sequence], nib__states_earliest(&kv->states, sequence));
     if (nib__kv_cut(kv, sequence, wanted) != wanted)
         return nib__fail(
             err, NIB_USAGE,

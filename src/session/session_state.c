@@ -289,6 +289,19 @@ static nib_status check_size(const state *s, const head *own, size_t size, nib_e
     return NIB_OK;
 }
 
+/* Whether the states of all layers can be of this length. */
+static nib_status check_states(const state *s, const char *at, nib_err *err)
+{
+    for (int64_t i = 0; i < s->kv->layers; at += layer_bytes(s, i++))
+        if (!nib__kv_keeps_keys(s->kv, i) && !nib__states_check(&s->kv->states, s->head.length, at))
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "the state of layer %" PRId64
+                             " has more tokens in its log than the %" PRId64
+                             " positions, or the %d of a log",
+                             i, s->head.length, NIB_STATE_SPARE);
+    return NIB_OK;
+}
+
 static nib_status get_layer(const state *s, int64_t layer, const char **at, nib_err *err)
 {
     if (!nib__kv_keeps_keys(s->kv, layer)) {
@@ -324,6 +337,7 @@ static nib_status load(state *s, const char *bytes, size_t size, nib_err *err)
     const char *lines = bytes + sizeof own, *data = lines + s->head.basis_bytes;
     NIB_TRY(check_basis(s, &own, lines, err));
     NIB_TRY(check_size(s, &own, (size_t)(bytes + size - sizeof(nib_hash) - data), err));
+    NIB_TRY(check_states(s, data, err));
     return get_state(s, data, err);
 }
 

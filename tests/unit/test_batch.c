@@ -117,6 +117,9 @@ static const open_how tales = {
 /* Layers with short convolutions, which keep no more than a draft needs. */
 static const open_how convolving = {
     .path = "tests/golden/models/lfm2", .recipe = "8da4w-g16", .context = CONTEXT};
+/* Layers with the gated delta rule, whose matrices are not taken back. */
+static const open_how recurrent = {
+    .path = "tests/golden/models/qwen3_5", .recipe = "8da4w-g16", .context = CONTEXT};
 static const open_how *tested = &tales;
 
 static nib_batch *open_batch(opened *o, int sequences)
@@ -476,12 +479,11 @@ static void ask_looping(given *g, int number)
 
 /* A state that cannot be cut far back changes no token: drafts are rolled back, prompts share what
  * there is, and what there is not is read again. */
-static void test_convolutions(void **state)
+static void check_states(const open_how *how)
 {
     enum { JOBS = 30 };
     static given all[2][JOBS], more;
-    (void)state;
-    tested = &convolving;
+    tested = how;
     for (int drafts = 0; drafts < 2; drafts++) {
         opened o;
         nib_batch *b = open_batch(&o, drafts ? 3 : 1);
@@ -513,6 +515,18 @@ static void test_convolutions(void **state)
     for (int i = 0; i < JOBS; i++)
         assert_same(&all[0][i], &all[1][i], i);
     tested = &tales;
+}
+
+static void test_convolutions(void **state)
+{
+    (void)state;
+    check_states(&convolving);
+}
+
+static void test_gated_delta(void **state)
+{
+    (void)state;
+    check_states(&recurrent);
 }
 
 /* A prompt of `same` tokens that are the same in all prompts, then others. */
@@ -556,11 +570,10 @@ static void expect_turn(const given *g, int64_t cached, int64_t recomputed, nib_
 
 /* Later turns continue from where states were kept: before the end of a prompt, where a turn
  * started, or at the end of a chunk; another sequence from whole blocks. */
-static void test_turns_with_states(void **state)
+static void check_turns(const open_how *how)
 {
-    static given g[4];
-    (void)state;
-    tested = &convolving;
+    static given g[2];
+    tested = how;
     opened o;
     nib_batch *b = open_batch(&o, 2);
     run_turn(b, &g[0], 300, 300, 0);
@@ -583,6 +596,13 @@ static void test_turns_with_states(void **state)
     nib__batch_close(b);
     close_opened(&o);
     tested = &tales;
+}
+
+static void test_turns_with_states(void **state)
+{
+    (void)state;
+    check_turns(&convolving);
+    check_turns(&recurrent);
 }
 
 static void test_without_snapshots(void **state)
@@ -629,7 +649,7 @@ static void run_with_disk(given *g, const char *folder, uint64_t tenant, int64_t
  * does, and what is damaged is computed again. */
 static void test_states_on_disk(void **state)
 {
-    static const open_how *const models[] = {&convolving, &tales};
+    static const open_how *const models[] = {&convolving, &recurrent, &tales};
     static given g;
     static open_how other;
     (void)state;
@@ -826,6 +846,7 @@ int main(void)
         cmocka_unit_test(test_more_jobs_than_a_step_holds),
         cmocka_unit_test(test_drafts_change_nothing),
         cmocka_unit_test(test_convolutions),
+        cmocka_unit_test(test_gated_delta),
         cmocka_unit_test(test_turns_with_states),
         cmocka_unit_test(test_without_snapshots),
         cmocka_unit_test(test_states_on_disk),

@@ -341,6 +341,59 @@ static void test_convolutions(void **state)
         expect_refused("lfm2", cases[i].json, cases[i].status);
 }
 
+static void expect_delta(const char *more, const char *layers, bool overruled)
+{
+    parsed p;
+    open_config(&p, "qwen3_5_text", more);
+    assert_int_equal(p.status, NIB_OK);
+    for (int64_t i = 0; i < p.config.layers; i++)
+        assert_int_equal(nib__config_has_conv(&p.config, i), layers[i] == '1');
+    assert_int_equal(count_settings(&p.ledger, "config-key", "full_attention_interval"), overruled);
+    close_parsed(&p);
+}
+
+/* Qwen3-Next and Qwen3.5: layers with the gated delta rule, and its sizes. */
+static void test_gated_delta(void **state)
+{
+    (void)state;
+    expect_delta("\"full_attention_interval\":2", "10", false);
+    expect_delta("\"full_attention_interval\":1", "00", false);
+    expect_delta("\"layer_types\":[\"full_attention\",\"linear_attention\"]", "01", false);
+    expect_delta("\"layer_types\":[\"linear_attention\",\"full_attention\"],"
+                 "\"full_attention_interval\":2",
+                 "10", false);
+    expect_delta("\"layer_types\":[\"full_attention\",\"linear_attention\"],"
+                 "\"full_attention_interval\":2",
+                 "01", true);
+    parsed p;
+    open_config(&p, "qwen3_next", "\"full_attention_interval\":2,\"linear_num_value_heads\":48");
+    const nib_delta_size *d = &p.config.delta;
+    assert_true(d->key_heads == 16 && d->heads == 48 && d->key_dim == 128 && d->value_dim == 128);
+    assert_true(p.config.conv_taps == 4 && p.config.moe.experts == 512 && p.config.moe.normalize);
+    assert_int_equal(nib__config_conv_channels(&p.config), 2 * 2048 + 48 * 128);
+    close_parsed(&p);
+    static const struct {
+        const char *json;
+        nib_status status;
+    } cases[] = {
+        {"", NIB_UNSUPPORTED}, /* every fourth layer of two has attention */
+        {"\"layer_types\":[\"conv\",\"full_attention\"]", NIB_UNSUPPORTED},
+        {"\"layer_types\":[\"full_attention\"]", NIB_BAD_INPUT},
+        {"\"full_attention_interval\":2,\"linear_num_key_heads\":5", NIB_BAD_INPUT},
+        {"\"full_attention_interval\":2,\"linear_key_head_dim\":257", NIB_BAD_INPUT},
+        {"\"full_attention_interval\":2,\"linear_value_head_dim\":0", NIB_BAD_INPUT},
+        {"\"full_attention_interval\":2,\"linear_conv_kernel_dim\":65", NIB_BAD_INPUT},
+        {"\"full_attention_interval\":2,\"attn_output_gate\":false", NIB_BAD_INPUT},
+        {"\"full_attention_interval\":2,\"output_gate_type\":\"tanh\"", NIB_UNSUPPORTED},
+        {"\"full_attention_interval\":2,\"mamba_ssm_dtype\":\"bfloat16\"", NIB_UNSUPPORTED},
+        {"\"full_attention_interval\":2,\"rope_parameters\":{\"mrope_axes\":[1]}", NIB_BAD_INPUT},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        expect_refused("qwen3_5_text", cases[i].json, cases[i].status);
+    expect_refused("llama", "\"rope_parameters\":{\"mrope_section\":[1,1,0]}", NIB_BAD_INPUT);
+    expect_refused("llama", "\"full_attention_interval\":2", NIB_BAD_INPUT);
+}
+
 /* A family's own keys are refused with values that would change the result and are not supported.
  */
 static void test_refused_keys(void **state)
@@ -733,6 +786,7 @@ int main(void)
         cmocka_unit_test(test_published),
         cmocka_unit_test(test_keys_of_one_family),
         cmocka_unit_test(test_convolutions),
+        cmocka_unit_test(test_gated_delta),
         cmocka_unit_test(test_refused_keys),
         cmocka_unit_test(test_wrong_values),
         cmocka_unit_test(test_long_lists),

@@ -141,6 +141,22 @@
     "1000000.0,\"tie_embedding\":true,\"use_pos_enc\":true"
 #define LFM2_SIZES(width) ",\"block_dim\":" width ",\"conv_dim\":" width ",\"conv_dim_out\":" width
 
+/* Of layers with the gated delta rule. */
+#define DELTA(heads)                                                                               \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"full_attention_interval\":4,"            \
+    "\"head_dim\":256,\"hidden_act\":\"silu\",\"linear_conv_kernel_dim\":4,"                       \
+    "\"linear_key_head_dim\":128,\"linear_num_key_heads\":16,\"linear_num_value_heads\":" #heads   \
+    ",\"linear_value_head_dim\":128,\"rms_norm_eps\":1e-06,\"tie_word_embeddings\":false"
+#define DELTA_MIXTURE(experts, top_k)                                                              \
+    ",\"moe_intermediate_size\":512,\"num_experts\":" #experts ",\"num_experts_per_tok\":" #top_k  \
+    ",\"output_router_logits\":false,\"router_aux_loss_coef\":0.001,"                              \
+    "\"shared_expert_intermediate_size\":512"
+#define QWEN35                                                                                     \
+    ",\"attn_output_gate\":true,\"mamba_ssm_dtype\":\"float32\",\"mlp_only_layers\":[],"           \
+    "\"mtp_num_hidden_layers\":1,\"mtp_use_dedicated_embeddings\":false,\"rope_parameters\":{"     \
+    "\"mrope_interleaved\":true,\"mrope_section\":[11,11,10],\"partial_rotary_factor\":0.25,"      \
+    "\"rope_theta\":10000000,\"rope_type\":\"default\"}"
+
 typedef struct published {
     const char *name, *type, *class_name;
     int width, ffn, layers, heads, kv_heads, vocab, context;
@@ -306,6 +322,18 @@ static const published models[] = {
      LFM2 LFM2_SIZES("1536")},
     {"LFM2-1.2B", "lfm2", "Lfm2", 2048, 12288, 16, 32, 8, 65536, 128000, 1.170, 0, 0,
      LFM2 LFM2_SIZES("2048")},
+    {"Qwen3-Next-80B-A3B-Instruct", "qwen3_next", "Qwen3Next", 2048, 5120, 48, 16, 2, 151936,
+     262144, 79.673, 0, 0,
+     DELTA(32) DELTA_MIXTURE(512, 10) ",\"bos_token_id\":151643,\"decoder_sparse_step\":1,"
+                                      "\"eos_token_id\":151645,\"mlp_only_layers\":[],"
+                                      "\"norm_topk_prob\":true,\"partial_rotary_factor\":0.25,"
+                                      "\"rope_scaling\":null,\"rope_theta\":10000000"},
+    {"the text part of Qwen3.5-9B", "qwen3_5_text", "Qwen3_5", 4096, 12288, 32, 16, 4, 248320,
+     262144, 8.953, 0, 0, DELTA(32) QWEN35},
+    {"the text part of Qwen3.5-27B", "qwen3_5_text", "Qwen3_5", 5120, 17408, 64, 24, 4, 248320,
+     262144, 26.893, 0, 0, DELTA(48) QWEN35},
+    {"the text part of Qwen3.5-35B-A3B", "qwen3_5_moe_text", "Qwen3_5Moe", 2048, 512, 40, 16, 2,
+     248320, 262144, 34.659, 0, 0, DELTA(32) DELTA_MIXTURE(256, 8) QWEN35},
 };
 
 static void write_config(char *out, size_t size, const published *m)

@@ -163,6 +163,61 @@ static void test_convolution(void **state)
     refused(NIB_UNSUPPORTED, nib__graph_training(&list, &g, NIB_AC_FULL, &arena, &err), &err);
 }
 
+/* Qwen3-Next without experts: a layer with the gated delta rule, then one with attention. */
+static nib_graph delta_graph(void)
+{
+    static const bool recurrent[] = {true, false};
+    nib_config config = config_of(NIB_ARCH_QWEN3_NEXT);
+    config.conv_layers = recurrent, config.conv_taps = 4;
+    config.delta = (nib_delta_size){.key_heads = 2, .heads = 6, .key_dim = 8, .value_dim = 12};
+    config.qk_norm = true;
+    return graph_for(config);
+}
+
+static void test_gated_delta(void **state)
+{
+    static const char *const names[] = {
+        "model.embed_tokens",
+        "model.layers.0.input_layernorm",
+        "model.layers.0.linear_attn.in_proj_qkvz",
+        "model.layers.0.linear_attn.in_proj_ba",
+        "model.layers.0.linear_attn.conv1d",
+        "model.layers.0.linear_attn.A_log",
+        "model.layers.0.linear_attn.dt_bias",
+        "model.layers.0.linear_attn.norm",
+        "model.layers.0.linear_attn.out_proj",
+        "model.layers.0.post_attention_layernorm",
+        "model.layers.0.mlp.gate_proj",
+        "model.layers.0.mlp.up_proj",
+        "model.layers.0.mlp.down_proj",
+        "model.layers.1.input_layernorm",
+        "model.layers.1.self_attn.q_proj",
+        "model.layers.1.self_attn.k_proj",
+        "model.layers.1.self_attn.v_proj",
+        "model.layers.1.self_attn.q_norm",
+        "model.layers.1.self_attn.k_norm",
+        "model.layers.1.self_attn.o_proj",
+        "model.layers.1.post_attention_layernorm",
+        "model.layers.1.mlp.gate_proj",
+        "model.layers.1.mlp.up_proj",
+        "model.layers.1.mlp.down_proj",
+        "model.norm",
+        "lm_head",
+    };
+    (void)state;
+    const nib_graph g = delta_graph();
+    expect_weights(&g, names, COUNT(names));
+    assert_true(g.weights[1].offset == 1 && g.weights[7].offset == 0);
+    assert_int_equal(g.weights[14].n, 2 * 64); /* queries and gates */
+    for (size_t i = 0; i < g.node_count; i++) {
+        const nib_graph_node *n = &g.nodes[i];
+        if (n->op != NIB_OP_GATHER || g.values[n->out].columns != 2 * 16 + 72)
+            continue; /* of a head of keys: q 8, k 8, v 36, z 36 */
+        assert_true(n->order[0] == 0 && n->order[8] == 88 && n->order[16] == 8);
+        assert_true(n->order[32] == 16 && n->order[32 + 36] == 88 + 16 && n->order[103] == 139);
+    }
+}
+
 /* ---- buffers ---- */
 
 static int last_reader(const nib_graph *g, int value)
@@ -195,10 +250,12 @@ static void expect_apart(const nib_graph *g, const nib_graph_buffers *b)
 static void test_buffers(void **state)
 {
     (void)state;
-    const nib_graph convolving = convolving_graph();
-    nib_graph_buffers buffers;
-    assert_int_equal(nib__graph_buffers(&buffers, &convolving, &arena, NULL), NIB_OK);
-    expect_apart(&convolving, &buffers);
+    const nib_graph mixed[] = {convolving_graph(), delta_graph()};
+    for (size_t i = 0; i < COUNT(mixed); i++) {
+        nib_graph_buffers buffers;
+        assert_int_equal(nib__graph_buffers(&buffers, &mixed[i], &arena, NULL), NIB_OK);
+        expect_apart(&mixed[i], &buffers);
+    }
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_graph g = graph_of((nib_arch)i);
         nib_graph_buffers b;
@@ -208,8 +265,8 @@ static void test_buffers(void **state)
         assert_int_equal(b.of[g.value_count - 1], b.count - 1);
         assert_int_equal(b.columns[b.count - 1], 100);
         /* residual, normed, q, k, v, gate, up and the result, whatever the number of layers; some
-         * families have one fewer or one more */
-        assert_in_range(b.count, 7, 9);
+         * families have one fewer or one more; queries with gates are a value of their own */
+        assert_in_range(b.count, 7, nib__family_at(i)->output_gate ? 10 : 9);
     }
 }
 
@@ -303,6 +360,13 @@ static void test_training(void **state)
     (void)state;
     for (size_t i = 0; nib__family_at(i) != NULL; i++) {
         const nib_graph g = graph_of((nib_arch)i);
+        nib_training refused_list;
+        nib_err err;
+        if (nib__family_at(i)->output_gate) { /* gather has no gradient */
+            refused(NIB_UNSUPPORTED,
+                    nib__graph_training(&refused_list, &g, NIB_AC_NONE, &arena, &err), &err);
+            continue;
+        }
         for (int ac = NIB_AC_NONE; ac <= NIB_AC_FULL; ac++) {
             const nib_training list = training_of((nib_arch)i, (nib_ac)ac);
             expect_written_once(&list);
@@ -442,6 +506,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights),
         cmocka_unit_test(test_convolution),
+        cmocka_unit_test(test_gated_delta),
         cmocka_unit_test(test_buffers),
         cmocka_unit_test(test_family_names_are_unique),
         cmocka_unit_test(test_wide_norms_are_not_in_place),

@@ -64,7 +64,10 @@ static const char *const families[] = {"llama2",
                                        "deepseek_v3_fp8",
                                        "deepseek_v2_groups",
                                        "lfm2",
-                                       "lfm2_listed"};
+                                       "lfm2_listed",
+                                       "qwen3_next",
+                                       "qwen3_5",
+                                       "qwen3_5_moe"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {
@@ -440,6 +443,13 @@ static void test_config_against_tensors(void **state)
         {"lfm2", "\"conv_L_cache\": 4"}, /* of 3 */
         {"lfm2", "\"block_multiple_of\": 16"},
         {"lfm2", "\"layer_types\": [\"conv\", \"conv\", \"full_attention\"]"},
+        {"qwen3_next", "\"linear_conv_kernel_dim\": 3"}, /* of 4 */
+        {"qwen3_next", "\"linear_num_key_heads\": 3"},   /* of 2, for 6 of values */
+        {"qwen3_next", "\"linear_num_key_heads\": 4"},   /* not for 6 of values */
+        {"qwen3_next", "\"linear_num_value_heads\": 4"},
+        {"qwen3_next", "\"shared_expert_intermediate_size\": 24"}, /* of 40 */
+        {"qwen3_5", "\"linear_value_head_dim\": 64"},              /* of 72 */
+        {"qwen3_5", "\"linear_key_head_dim\": 16"},                /* of 20 */
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char directory[256];

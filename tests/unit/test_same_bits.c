@@ -225,6 +225,17 @@ static void test_convolutions(void **state)
     assert_int_equal(failures, 0);
 }
 
+/* Three of four layers have the gated delta rule, whose matrices are behind the sequence. */
+static void test_gated_delta(void **state)
+{
+    (void)state;
+    failures = 0;
+    check_scheme("tests/golden/models/qwen3_next", NULL, "f32", NULL);
+    check_scheme("tests/golden/models/qwen3_5", "8da4w-g16", "bf16", "int8");
+    check_scheme("tests/golden/models/qwen3_5_moe", "int8dq", "f32", NULL);
+    assert_int_equal(failures, 0);
+}
+
 /* Latent attention: heads of 16 by 48, whose groups are short; keys that hold the values. */
 static void test_latent(void **state)
 {
@@ -390,6 +401,7 @@ int main(void)
         cmocka_unit_test(test_schemes),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_convolutions),
+        cmocka_unit_test(test_gated_delta),
         cmocka_unit_test(test_latent),
         cmocka_unit_test(test_caches),
         cmocka_unit_test(test_gguf),

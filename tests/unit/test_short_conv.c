@@ -27,7 +27,8 @@ static void fill(float *x, int64_t count)
 }
 
 /* The columns of a token: before, after, x. */
-static float rows[SEQUENCES][TOKENS][3 * CHANNELS], weight[TAPS_MOST * CHANNELS];
+static float rows[SEQUENCES][TOKENS][3 * CHANNELS], weight[TAPS_MOST * CHANNELS], bias[CHANNELS];
+static bool gated; /* else with a bias and silu */
 static float state[SEQUENCES * ROOM * CHANNELS];
 
 /* Runs the tokens [from, to) of a sequence; out: [TOKENS][CHANNELS]. */
@@ -39,9 +40,11 @@ static void run(const nib_kernel *row, int64_t taps, int32_t sequence, int64_t f
     for (int64_t i = 0; i < to - from; i++)
         sequences[i] = sequence, positions[i] = (int32_t)(from + i);
     const nib_short_conv a = {.x = first + 2 * CHANNELS,
-                              .before = first,
-                              .after = first + CHANNELS,
+                              .before = gated ? first : NULL,
+                              .after = gated ? first + CHANNELS : NULL,
                               .weight = weight,
+                              .bias = gated ? NULL : bias,
+                              .silu = !gated,
                               .out = out + from * CHANNELS,
                               .m = to - from,
                               .channels = CHANNELS,
@@ -64,9 +67,12 @@ static double wanted_at(int64_t taps, int32_t sequence, int64_t token, int64_t c
             continue;
         const float *x = rows[sequence][t];
         sum += (double)weight[tap * CHANNELS + channel] *
-               ((double)x[channel] * (double)x[2 * CHANNELS + channel]);
+               ((gated ? (double)x[channel] : 1) * (double)x[2 * CHANNELS + channel]);
     }
-    return sum * (double)rows[sequence][token][CHANNELS + channel];
+    if (gated)
+        return sum * (double)rows[sequence][token][CHANNELS + channel];
+    sum += (double)bias[channel];
+    return sum / (1 + exp(-sum));
 }
 
 static void check_row(const nib_kernel *row, int64_t taps)
@@ -99,12 +105,15 @@ static void test_rows(void **unused)
     size_t count = 0;
     fill(&rows[0][0][0], SEQUENCES * TOKENS * 3 * CHANNELS);
     fill(weight, TAPS_MOST * CHANNELS);
+    fill(bias, CHANNELS);
     for (size_t i = 0; i < nib__family_conv.count; i++) {
         const nib_kernel *row = &nib__family_conv.rows[i];
         if (row->run.any == NULL || !nib__kernel_holds(row, &here, true))
             continue;
-        for (int64_t taps = 1; taps <= TAPS_MOST; taps++)
-            check_row(row, taps);
+        for (int64_t taps = 1; taps <= 2 * TAPS_MOST; taps++) {
+            gated = taps > TAPS_MOST;
+            check_row(row, gated ? taps - TAPS_MOST : taps);
+        }
         count++;
     }
     assert_true(count > 0);

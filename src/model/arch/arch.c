@@ -43,6 +43,9 @@ static const nib_family_row *const families[] = {
     [NIB_ARCH_DEEPSEEK_V3] = &nib__family_deepseek_v3,
     [NIB_ARCH_KIMI_K2] = &nib__family_kimi_k2,
     [NIB_ARCH_LFM2] = &nib__family_lfm2,
+    [NIB_ARCH_QWEN3_NEXT] = &nib__family_qwen3_next,
+    [NIB_ARCH_QWEN3_5] = &nib__family_qwen3_5,
+    [NIB_ARCH_QWEN3_5_MOE] = &nib__family_qwen3_5_moe,
 };
 
 const nib_family_row *nib__family_at(size_t i) { return i < COUNT(families) ? families[i] : NULL; }

@@ -72,6 +72,8 @@ typedef struct nib_expert_names {
     const char *choice_bias;   /* NULL: none */
     const char *weight_scales; /* factors of the weights of chosen experts; NULL: none */
     const char *shared_gate, *shared_up, *shared_down; /* NULL: no shared experts */
+    const char *shared_factor; /* [1][width]: its sigmoid multiplies the shared expert's output;
+                                  NULL: none */
     /* What its load-balancing loss is over. LAYERS: transformers' loss, with `balance`, its
      * router_aux_loss_coef if the config lacks it; 0: none. SEQUENCES: aux_loss_alpha, as in
      * DeepSeek's own code. */
@@ -119,10 +121,19 @@ typedef struct nib_family_row {
                                    either; ends with NULL. NULL: none */
     const nib_expert_names *experts; /* NULL: no mixture */
     const nib_block_names *names;    /* NULL: those of most families */
-    bool convolves;                  /* layers of the type "conv" have a short convolution */
-    bool lists_experts;              /* reads moe_layers */
-    unsigned fused;  /* weights that its checkpoints store fused, or split: fused.h */
-    nib_eps_key eps; /* its name in config.json */
+    const char *state_type; /* in layer_types, of layers with a short convolution in place of
+                               attention; NULL: none */
+    int64_t full_interval;  /* every so many layers one has attention, unless layer_types or
+                               full_attention_interval choose others; 0: all have */
+    bool joined_delta;      /* the projections of the gated delta rule are two, in_proj_qkvz and
+                               in_proj_ba, with rows by head of keys; else four */
+    bool output_gate;       /* q_proj has, after each head of queries, gates of what attention
+                               returns */
+    bool mrope;             /* rope_parameters may have sections for images, in which text has the
+                               same positions */
+    bool lists_experts;     /* reads moe_layers */
+    unsigned fused;         /* weights that its checkpoints store fused, or split: fused.h */
+    nib_eps_key eps;        /* its name in config.json */
     enum {
         NIB_BIASES_ALL,        /* attention_bias covers q, k, v and o */
         NIB_BIASES_QKV,        /* attention_bias covers q, k and v; o has no bias */
@@ -211,6 +222,8 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
 int nib__block_latent(nib_build *b, const nib_config *c, int64_t layer, int x);
 /* Emits a short convolution over x, between its two projections. */
 int nib__block_short_conv(nib_build *b, const nib_config *c, int64_t layer, int x);
+/* Emits the gated delta rule over x, between its projections (qwen3_next.c). */
+int nib__block_gated_delta(nib_build *b, const nib_config *c, int64_t layer, int x);
 /* Emits x plus the output of a branch. */
 int nib__block_add(nib_build *b, const nib_config *c, int x, int branch);
 /* Emits down(silu(gate(x)) * up(x)), or with the family's activation. */
@@ -247,6 +260,7 @@ extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_
     nib__family_stablelm, nib__family_ministral, nib__family_ministral3, nib__family_phi3,
     nib__family_glm, nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral,
     nib__family_granite_moe, nib__family_glm4_moe, nib__family_gpt_oss, nib__family_llama4,
-    nib__family_deepseek_v2, nib__family_deepseek_v3, nib__family_kimi_k2, nib__family_lfm2;
+    nib__family_deepseek_v2, nib__family_deepseek_v3, nib__family_kimi_k2, nib__family_lfm2,
+    nib__family_qwen3_next, nib__family_qwen3_5, nib__family_qwen3_5_moe;
 
 #endif

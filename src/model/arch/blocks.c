@@ -94,12 +94,18 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
                                      .sinks = sinks,
                                      .layers_back = back};
     const int64_t width = c->width, wide = c->heads * head_dim, narrow = kv_heads * head_dim;
-    int q = linear(b, x, NIB_ROLE_Q, layer, "self_attn.q_proj", wide, width, c->qkv_bias);
+    const bool gated = nib__family_of(c)->output_gate;
+    int q = linear(b, x, NIB_ROLE_Q, layer, "self_attn.q_proj", gated ? 2 * wide : wide, width,
+                   c->qkv_bias);
     int k = NIB_NO_ID, v = NIB_NO_ID;
     if (stores)
         v = k = linear(b, x, NIB_ROLE_K, layer, "self_attn.k_proj", narrow, width, c->qkv_bias);
     if (stores && (!c->keys_are_values || window > 0))
         v = linear(b, x, NIB_ROLE_V, layer, "self_attn.v_proj", narrow, width, c->qkv_bias);
+    const nib_columns halves[] = {{c->heads, 0, head_dim}, {c->heads, head_dim, head_dim}};
+    const int gate = gated ? nib__emit_gather(b, q, &halves[1], 1) : NIB_NO_ID;
+    if (gated)
+        q = nib__emit_gather(b, q, &halves[0], 1);
     if (stores && nib__family_of(c)->value_norms)
         v = nib__emit_norm(b, v, NIB_NO_ID, kv_heads);
     q = norm_heads(b, c, q, layer, names_of(c)->q_norm, c->heads, norm);
@@ -117,7 +123,9 @@ int nib__block_attention(nib_build *b, const nib_config *c, int64_t layer, int x
     }
     if (stores)
         nib__emit_store(b, k, v);
-    const int attended = nib__emit_attention(b, q, attention);
+    int attended = nib__emit_attention(b, q, attention);
+    if (gated)
+        attended = nib__emit_swiglu(b, (nib_gating){.activation = NIB_SIGMOID}, gate, attended);
     return linear(b, attended, NIB_ROLE_O, layer, names_of(c)->output, width, wide, c->o_bias);
 }
 
@@ -125,7 +133,8 @@ int nib__block_short_conv(nib_build *b, const nib_config *c, int64_t layer, int 
 {
     const int64_t width = c->width;
     int y = linear(b, x, NIB_ROLE_OTHER, layer, "conv.in_proj", 3 * width, width, false);
-    y = nib__emit_short_conv(b, y, nib__build_taps(b, layer, "conv.conv", width, c->conv_taps));
+    y = nib__emit_short_conv(b, y, nib__build_taps(b, layer, "conv.conv", width, c->conv_taps),
+                             true);
     return linear(b, y, NIB_ROLE_OTHER, layer, "conv.out_proj", width, width, false);
 }
 
@@ -199,11 +208,16 @@ static nib_routing routing_of(const nib_config *c)
 static int shared_expert(nib_build *b, const nib_config *c, int64_t layer, int x)
 {
     const nib_expert_names *names = nib__family_of(c)->experts;
-    const int64_t width = c->width, ffn = c->moe.shared * c->moe.ffn;
+    const int64_t width = c->width,
+                  ffn = c->moe.shared_ffn > 0 ? c->moe.shared_ffn : c->moe.shared * c->moe.ffn;
     const int gate = linear(b, x, NIB_ROLE_GATE, layer, names->shared_gate, ffn, width, false);
     const int up = linear(b, x, NIB_ROLE_UP, layer, names->shared_up, ffn, width, false);
     const int h = nib__emit_swiglu(b, gating_of(c), gate, up);
-    return linear(b, h, NIB_ROLE_DOWN, layer, names->shared_down, width, ffn, false);
+    const int y = linear(b, h, NIB_ROLE_DOWN, layer, names->shared_down, width, ffn, false);
+    if (names->shared_factor == NULL)
+        return y;
+    const int factor = linear(b, x, NIB_ROLE_ROUTER, layer, names->shared_factor, 1, width, false);
+    return nib__emit_swiglu(b, (nib_gating){.activation = NIB_SIGMOID}, factor, y);
 }
 
 int nib__block_routed_experts(nib_build *b, const nib_config *c, int64_t layer, int x, int seen)
