@@ -455,26 +455,25 @@ static void test_other_head(void **state)
 
 #define MODEL "mistral_window"
 
-/* A copy of the model's directory with one byte of its weights flipped, unless at is negative, and
+/* A copy of a model's directory with one byte of its weights flipped, unless at is negative, and
  * with `to` in place of `from` in its config. */
-static void copy_model(char out[256], int64_t at, const char *from, const char *to)
+static void copy_model(char out[256], const char *model, int64_t at, const char *from,
+                       const char *to)
 {
     const nib_allocator a = nib__allocator_default();
     char path[300], config[4096], *text;
     size_t size;
     make_directory(out);
-    assert_int_equal(nib__file_read(&text, &size, "tests/golden/models/" MODEL "/model.safetensors",
-                                    1 << 20, &a, NULL),
-                     NIB_OK);
+    snprintf(path, sizeof path, "tests/golden/models/%s/model.safetensors", model);
+    assert_int_equal(nib__file_read(&text, &size, path, 1 << 20, &a, NULL), NIB_OK);
     assert_true(at < (int64_t)size);
     if (at >= 0)
         text[at] ^= 1;
     snprintf(path, sizeof path, "%s/model.safetensors", out);
     write_bytes(path, text, size);
     nib__release(&a, text);
-    assert_int_equal(nib__file_read(&text, &size, "tests/golden/models/" MODEL "/config.json",
-                                    1 << 20, &a, NULL),
-                     NIB_OK);
+    snprintf(path, sizeof path, "tests/golden/models/%s/config.json", model);
+    assert_int_equal(nib__file_read(&text, &size, path, 1 << 20, &a, NULL), NIB_OK);
     const char *found = strstr(text, from);
     assert_non_null(found);
     snprintf(config, sizeof config, "%.*s%s%s", (int)(found - text), text, to,
@@ -484,10 +483,10 @@ static void copy_model(char out[256], int64_t at, const char *from, const char *
 }
 
 /* Loads b in a session of such a copy. */
-static void check_copy(bytes b, int64_t at, const char *from, const char *to)
+static void check_copy_of(const char *model, bytes b, int64_t at, const char *from, const char *to)
 {
     char directory[256];
-    copy_model(directory, at, from, to);
+    copy_model(directory, model, at, from, to);
     opened o = must_open(&(open_how){.path = directory, .dtype = "f32"});
     const bool same = at < 0 && strcmp(from, to) == 0;
     int32_t length = -7;
@@ -496,6 +495,27 @@ static void check_copy(bytes b, int64_t at, const char *from, const char *to)
     assert_int_equal(length, same ? 20 : -7);
     close_opened(&o);
     drop_directory(directory);
+}
+
+static void check_copy(bytes b, int64_t at, const char *from, const char *to)
+{
+    check_copy_of(MODEL, b, at, from, to);
+}
+
+/* Heads of another size, which weights of the same shapes can have. */
+static void test_other_heads(void **state)
+{
+    static const char two[] =
+                          "\"linear_key_head_dim\": 20,\n  \"linear_num_key_heads\": 2",
+                      one[] = "\"linear_key_head_dim\": 40,\n  \"linear_num_key_heads\": 1";
+    opened o = open_model("qwen3_5", NULL, "f32", NULL, 1);
+    (void)state;
+    run(o.session, 0, 0, 20, 20, 0);
+    bytes b = save(o.session, 0);
+    check_copy_of("qwen3_5", b, -1, two, two);
+    check_copy_of("qwen3_5", b, -1, two, one);
+    free(b.at);
+    close_opened(&o);
 }
 
 static void test_other_weights(void **state)
@@ -784,6 +804,7 @@ int main(void)
         cmocka_unit_test(test_other_head),
         cmocka_unit_test(test_other_weights),
         cmocka_unit_test(test_any_bytes),
+        cmocka_unit_test(test_other_heads),
         cmocka_unit_test(test_huge_numbers),
         cmocka_unit_test(test_first_without_windows),
         cmocka_unit_test(test_many_lines),
