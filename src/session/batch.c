@@ -222,10 +222,7 @@ static void end_job(nib_batch *b, nib_job *job, nib_finish finish, const nib_err
 
 /* ---- snapshots of states ---- */
 
-static bool has_snapshots(const nib_batch *b)
-{
-    return b->session->runner.kv.snapshots.count > 0;
-}
+static bool has_snapshots(const nib_batch *b) { return b->session->runner.kv.snapshots.count > 0; }
 
 /* The last snapshot of a prompt: a whole block, so that other sequences can share it. */
 static int64_t last_snapshot(const nib_job *job)
@@ -384,8 +381,8 @@ static void start_job(nib_batch *b, nib_job *job, int64_t source, int64_t usable
                                      : NIB_RECOMPUTE_WINDOW);
 }
 
-/* Starts the job from a state on disk, if that has more of its prompt than memory has, by a block
- * or more. What cannot be read is said, and left. */
+/* Starts the job from a state on disk if that has at least a block more of its prompt than memory
+ * has. A state that cannot be read is logged, and the job starts without it. */
 static bool start_from_disk(nib_batch *b, nib_job *job, int64_t usable, int64_t alike)
 {
     const int64_t most = job->prompt_logprobs ? 0 : job->prompt_count - 1, taken = find_idle(b);
@@ -396,9 +393,7 @@ static bool start_from_disk(nib_batch *b, nib_job *job, int64_t usable, int64_t 
                                                 usable + NIB_CACHE_BLOCK - 1);
     if (found == 0)
         return false;
-    b->sequences[taken].held = 0;
     if (nib__state_cache_load(b->disk, taken, job->tenant, job->prompt, found, &err) != NIB_OK) {
-        nib__kv_truncate(&b->session->runner.kv, taken, 0);
         log_disk(b, "a state cannot be used", &err);
         return false;
     }
