@@ -47,13 +47,13 @@ typedef struct nib_answer {
     nib_text whole; /* the text, if not streamed */
     nib_answer_calls calls;
     nib_logprobs logprobs;
-    nib_detok told;       /* tokens whose logprobs are written; while they belong to the prompt it
+    nib_detok told;     /* tokens whose logprobs are written; while they belong to the prompt it
                              keeps special tokens, as the echoed text does */
-    size_t told_prompt;   /* how many of them belong to the prompt */
-    int64_t characters;   /* in their text, for offsets */
-    int64_t echoed;       /* characters of the echoed prompt; 0: not echoed */
+    size_t told_prompt; /* how many of them belong to the prompt */
+    int64_t characters; /* in their text, for offsets */
+    int64_t echoed;     /* characters of the echoed prompt; 0: not echoed */
     nib_token_counts tokens; /* of the job as of its last token, readable under the lock */
-    bool begun, ended;    /* has had a sequence; is finished */
+    bool begun, ended;       /* has had a sequence; is finished */
     nib_finish finish;
     nib_err failed; /* status NIB_OK: no failure */
 } nib_answer;
@@ -140,7 +140,7 @@ struct nib_service {
     int64_t waiting; /* calls with choices that have not started */
     uint64_t number; /* calls so far */
     nib_batch *batch;
-    nib_state_cache *states; /* on disk; NULL: none */
+    nib_state_cache *states;       /* on disk; NULL: none */
     nib_batch_counts batch_counts; /* for reports */
     nib_service_counts counts;
     nib_text plan; /* as JSON */

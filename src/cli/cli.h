@@ -50,7 +50,7 @@ extern const size_t command_count;
 
 /* ---- cli_options.c ---- */
 
-/* Reads a size, such as 6GB or 8GiB; false: it is none. */
+/* Reads a size, such as 6GB or 8GiB. Returns false if the text is not a size. */
 bool parse_bytes(unsigned long long *out, const char *value);
 /* Parses argv[0..argc) for a command. Returns 0, or prints an error and returns the exit status. */
 int parse_options(settings *out, const command *c, int argc, char **argv);

@@ -197,8 +197,8 @@ static void print_stats(const chat_state *t)
             g->cached_tokens);
     if (g->recomputed_tokens > 0)
         fprintf(stderr, ", %" PRId64 " recomputed (%s)", g->recomputed_tokens, g->recomputed_why);
-    fprintf(stderr, ", first token after %.3f s\nanswer      %" PRId64 " tokens",
-            g->first_token_s, g->new_tokens);
+    fprintf(stderr, ", first token after %.3f s\nanswer      %" PRId64 " tokens", g->first_token_s,
+            g->new_tokens);
     if (!isnan(g->token_s))
         fprintf(stderr, ", %.1f tokens/s; %.4g ms per token, %.4g ms predicted", 1 / g->token_s,
                 g->token_s * 1e3, g->predicted_token_s * 1e3);

@@ -50,8 +50,8 @@ nib_request request_of(const settings *s)
                   : s->lookup == 0 ? -1
                                    : s->lookup,
         .snapshots = s->snapshots < 0    ? 0
-                       : s->snapshots == 0 ? -1
-                                             : s->snapshots,
+                     : s->snapshots == 0 ? -1
+                                         : s->snapshots,
         .draft_recipe = s->draft_recipe,
     };
 }

@@ -36,7 +36,7 @@ typedef struct nib_kv_shape {
     const bool *window_layers; /* [layers] layers that have the window; NULL: all */
     int64_t value_dim;         /* > 0: no values are kept; they are the keys' first dimensions */
     nib_state_shape states;    /* of layers that keep no keys; without `sequences` */
-    int64_t snapshots;       /* most copies of a sequence's states; without such layers: none */
+    int64_t snapshots;         /* most copies of a sequence's states; without such layers: none */
 } nib_kv_shape;
 
 nib_kv_shape nib__kv_shape(const nib_config *config, int64_t sequences, int64_t context,
@@ -88,7 +88,7 @@ typedef struct nib_kv {
     nib_states states;         /* of layers without keys; on the CPU; first those of sequences, then
                                   those of snapshots */
     nib_snapshots snapshots;
-    int32_t *lengths;          /* [sequences] positions held, plus those freed before the window */
+    int32_t *lengths; /* [sequences] positions held, plus those freed before the window */
 } nib_kv;
 
 nib_status nib__kv_open(nib_kv *out, const nib_kv_shape *shape, nib_gpu *gpu,

@@ -5,7 +5,7 @@
 #include "snapshots.h"
 
 nib_status nib__snapshots_open(nib_snapshots *out, int64_t count, int64_t sequences,
-                                 const nib_allocator *a, nib_err *err)
+                               const nib_allocator *a, nib_err *err)
 {
     nib_snapshots c = {.allocator = a, .count = count, .sequences = sequences};
     *out = (nib_snapshots){0};
@@ -53,7 +53,7 @@ static bool goes_first(const nib_snapshot *a, const nib_snapshot *b)
 }
 
 int64_t nib__snapshots_take(nib_snapshots *c, int64_t sequence, int64_t position,
-                              nib_snapshot_kind kind)
+                            nib_snapshot_kind kind)
 {
     const int64_t there = nib__snapshots_find(c, sequence, position);
     int64_t slot = 0;

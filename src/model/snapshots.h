@@ -25,20 +25,20 @@ typedef struct nib_snapshots {
     const nib_allocator *allocator;
     int64_t count, sequences;
     nib_snapshot *list; /* [count] */
-    bool *held;           /* [count][sequences] whose first tokens are those of the snapshot */
+    bool *held;         /* [count][sequences] whose first tokens are those of the snapshot */
     uint64_t clock;
 } nib_snapshots;
 
 /* count 0: nothing is allocated, and the calls below find nothing. */
 nib_status nib__snapshots_open(nib_snapshots *out, int64_t count, int64_t sequences,
-                                 const nib_allocator *a, nib_err *err);
+                               const nib_allocator *a, nib_err *err);
 void nib__snapshots_close(nib_snapshots *c);
 /* The slot of the sequence's last snapshot at `position` or before it; -1: none. */
 int64_t nib__snapshots_find(const nib_snapshots *c, int64_t sequence, int64_t position);
 /* A slot for a snapshot of the sequence at `position`: a free one, or the least recently used.
  * -1: it has one there, or none may be replaced. */
 int64_t nib__snapshots_take(nib_snapshots *c, int64_t sequence, int64_t position,
-                              nib_snapshot_kind kind);
+                            nib_snapshot_kind kind);
 /* The sequence was rolled back to the snapshot in this slot, or shares it. */
 void nib__snapshots_use(nib_snapshots *c, int64_t slot);
 /* Forgets the sequence's snapshots after `position`. */

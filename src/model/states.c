@@ -225,8 +225,7 @@ void nib__states_write(nib_states *s, int64_t sequence, int64_t layer, int64_t l
         return;
     memcpy(&logged, at, sizeof logged);
     s->reached[place * s->shape.sequences + sequence] = (int32_t)(length - (int64_t)logged);
-    memcpy(matrices_of(s, place, sequence), at + sizeof logged,
-           (size_t)s->each * sizeof *s->block);
+    memcpy(matrices_of(s, place, sequence), at + sizeof logged, (size_t)s->each * sizeof *s->block);
 }
 
 float *nib__states_layer(const nib_states *s, int64_t layer)

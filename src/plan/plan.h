@@ -102,7 +102,7 @@ typedef struct nib_assignment {
     const nib_kernel *samplers[2];
     nib_draw_plan draw;     /* of the usual request */
     nib_type dtype, cache;  /* nib__policy_cache */
-    int64_t snapshots;    /* of states, per sequence */
+    int64_t snapshots;      /* of states, per sequence */
     nib_strings without;    /* the policy's */
     nib_layer_plan *layers; /* [count], in the order given; in the ledger's arena */
     size_t count;

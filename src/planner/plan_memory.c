@@ -267,9 +267,9 @@ static uint64_t state_bytes(const nib_plan *p)
 static void say_states(const nib_plan *p, char *out, size_t size)
 {
     char one[32], all[32];
-    const int used = snprintf(out, size, "; %lld layers keep %s a sequence instead",
-                              (long long)p->cache.state_layers,
-                              nib__format_bytes(one, p->cache.state_bytes));
+    const int used =
+        snprintf(out, size, "; %lld layers keep %s a sequence instead",
+                 (long long)p->cache.state_layers, nib__format_bytes(one, p->cache.state_bytes));
     if (p->cache.snapshots > 0)
         snprintf(out + used, size - (size_t)used, ", and %lld snapshots of as much, %s in all",
                  (long long)p->cache.snapshots, nib__format_bytes(all, state_bytes(p)));

@@ -19,7 +19,7 @@ typedef struct nib_policy {
     const nib_graph *graph; /* whose matrices are the layers; NULL: layers without a model */
     nib_type dtype;         /* F32, F16, BF16: activations */
     nib_type cache;         /* of the KV cache: F32, F16, BF16, I8; NONE: dtype */
-    int64_t snapshots;    /* of states, per sequence */
+    int64_t snapshots;      /* of states, per sequence */
     nib_strings allow, kernel, place;
     nib_strings without; /* names of excluded rows, the refused ones among them */
     const nib_refused *refused;

@@ -74,9 +74,9 @@ struct nib_job {
     void *ctx;
     /* set by the batch */
     nib_job *next;
-    int64_t sequence;                 /* -1: none yet */
-    int64_t done, cached;             /* tokens in the cache; those cached before the job */
-    int64_t recomputed;               /* tokens of the prompt that the cache had, but could not go
+    int64_t sequence;     /* -1: none yet */
+    int64_t done, cached; /* tokens in the cache; those cached before the job */
+    int64_t recomputed;   /* tokens of the prompt that the cache had, but could not go
                                          on from */
     nib_recompute why;
     int64_t made;                     /* new tokens */

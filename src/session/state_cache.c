@@ -85,8 +85,7 @@ nib_status nib__state_cache_load(nib_state_cache *cache, int64_t sequence, uint6
     size_t size;
     int32_t length = 0;
     NIB_TRY(nib__records_read(cache->file, key, &bytes, &size, err));
-    const nib_status status =
-        nib__state_load(cache->session, sequence, bytes, size, &length, err);
+    const nib_status status = nib__state_load(cache->session, sequence, bytes, size, &length, err);
     nib__release(a, bytes);
     if (status != NIB_OK)
         nib__records_remove(cache->file, key);

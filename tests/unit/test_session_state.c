@@ -505,8 +505,7 @@ static void check_copy(bytes b, int64_t at, const char *from, const char *to)
 /* Heads of another size, which weights of the same shapes can have. */
 static void test_other_heads(void **state)
 {
-    static const char two[] =
-                          "\"linear_key_head_dim\": 20,\n  \"linear_num_key_heads\": 2",
+    static const char two[] = "\"linear_key_head_dim\": 20,\n  \"linear_num_key_heads\": 2",
                       one[] = "\"linear_key_head_dim\": 40,\n  \"linear_num_key_heads\": 1";
     opened o = open_model("qwen3_5", NULL, "f32", NULL, 1);
     (void)state;
@@ -793,22 +792,14 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_models),
-        cmocka_unit_test(test_other_context),
-        cmocka_unit_test(test_shared_blocks),
-        cmocka_unit_test(test_after_generate),
-        cmocka_unit_test(test_on_device),
-        cmocka_unit_test(test_device_fails),
-        cmocka_unit_test(test_other_plans),
-        cmocka_unit_test(test_other_head),
-        cmocka_unit_test(test_other_weights),
-        cmocka_unit_test(test_any_bytes),
-        cmocka_unit_test(test_other_heads),
-        cmocka_unit_test(test_huge_numbers),
-        cmocka_unit_test(test_first_without_windows),
-        cmocka_unit_test(test_many_lines),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_models),
+        cmocka_unit_test(test_other_context),  cmocka_unit_test(test_shared_blocks),
+        cmocka_unit_test(test_after_generate), cmocka_unit_test(test_on_device),
+        cmocka_unit_test(test_device_fails),   cmocka_unit_test(test_other_plans),
+        cmocka_unit_test(test_other_head),     cmocka_unit_test(test_other_weights),
+        cmocka_unit_test(test_any_bytes),      cmocka_unit_test(test_other_heads),
+        cmocka_unit_test(test_huge_numbers),   cmocka_unit_test(test_first_without_windows),
+        cmocka_unit_test(test_many_lines),     cmocka_unit_test(test_refused),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
