@@ -320,7 +320,7 @@ typedef struct nib_delta_gates {
 } nib_delta_gates;
 
 enum {
-    NIB_DELTA_COLUMNS = 64,   /* of a value head, which a part computes */
+    NIB_DELTA_COLUMNS = 32,   /* of a value head, which a part computes: in L1 for 256 keys */
     NIB_DELTA_KEYS_MAX = 256, /* channels of a key */
 };
 
@@ -330,11 +330,6 @@ typedef struct nib_delta_size {
     int64_t key_dim, value_dim;
 } nib_delta_size;
 
-/* Values of a state, [heads][key_dim][value_dim]. */
-NIB_INLINE int64_t nib__delta_state_values(const nib_delta_size *s)
-{
-    return s->heads * s->key_dim * s->value_dim;
-}
 /* Values of a token that runs again: keys, values, betas and decays. */
 NIB_INLINE int64_t nib__delta_token_values(const nib_delta_size *s)
 {
@@ -345,10 +340,16 @@ NIB_INLINE int64_t nib__delta_blocks(const nib_delta_size *s)
 {
     return nib__ceil_div(s->value_dim, NIB_DELTA_COLUMNS);
 }
+/* Values of a state, [heads][blocks][key_dim][NIB_DELTA_COLUMNS]: a part's are in one piece. Columns
+ * after value_dim are zeros. */
+NIB_INLINE int64_t nib__delta_state_values(const nib_delta_size *s)
+{
+    return s->heads * nib__delta_blocks(s) * s->key_dim * NIB_DELTA_COLUMNS;
+}
 
 /* The tokens of one sequence in a pass. */
 typedef struct nib_delta_run {
-    float *state; /* [heads][key_dim][value_dim], before the first of these tokens */
+    float *state; /* [nib__delta_state_values], before the first of these tokens */
     bool empty;   /* it is all zeros, whatever memory holds */
     /* [again][nib__delta_token_values]: tokens of earlier passes that the state does not have yet.
      * They run first, without output. */

@@ -3,8 +3,9 @@
  * nib_bench_operations: where the time of a prompt and of a new token goes. Each operation is
  * waited for and timed, so the sum exceeds the time of an unobserved step.
  *
- * Bytes are those of the weights once per pass, of the rows that an operation reads and writes, and
- * of the keys and values that attention reads; savings by caches are ignored.
+ * Bytes are those of the weights once per pass, of the rows that an operation reads and writes, of
+ * the keys and values that attention reads, and of the matrices that gated DeltaNet reads and
+ * writes; savings by caches are ignored.
  */
 #include "bench.h"
 #include "op_table.h"
@@ -75,6 +76,14 @@ static double row_bytes(const nib_runner *r, const nib_node *n)
     return values * sizeof(float);
 }
 
+/* The matrices of gated DeltaNet, which a pass reads and writes once. */
+static double matrix_bytes(const nib_node *n)
+{
+    return n->op == NIB_OP_GATED_DELTA
+               ? 2.0 * (double)nib__delta_state_values(&n->of->delta) * sizeof(float)
+               : 0;
+}
+
 static nib_op_line line_of(const bench *b, const nib_node *n, int64_t m, work of)
 {
     const nib_runner *r = &b->session->runner;
@@ -93,7 +102,7 @@ static nib_op_line line_of(const bench *b, const nib_node *n, int64_t m, work of
     else if (n->op == NIB_OP_ATTN)
         count_attention(r, n, of, &l);
     else
-        l.bytes = tokens * row_bytes(r, n);
+        l.bytes = tokens * row_bytes(r, n) + of.passes * matrix_bytes(n);
     if (!on_device || machine->measured) {
         l.bandwidth = machine->bytes_per_s;
         l.peak = is_linear ? machine->rate[nib__use_at(n->uses, m)->kernel->unit] : 0;

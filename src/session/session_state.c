@@ -11,7 +11,7 @@
 
 enum {
     KEYS = 1,  /* version of a state whose layers all keep keys */
-    STATES = 2 /* of one with layers that keep a state instead */
+    STATES = 3 /* of one with layers that keep a state instead; 2 had matrices row by row */
 };
 
 static const char magic[8] = {'n', 'i', 'b', 's', 't', 'a', 't', 'e'};

@@ -14,6 +14,8 @@
 #include <cmocka.h>
 
 enum { KEYS = 2, HEADS = 6, KEY = 24, VALUE = 72, TOKENS = 40, SEQUENCES = 2 };
+enum { BLOCKS = (VALUE + NIB_DELTA_COLUMNS - 1) / NIB_DELTA_COLUMNS };
+enum { STATE = HEADS * BLOCKS * KEY * NIB_DELTA_COLUMNS };
 enum { X = 2 * KEYS * KEY + HEADS * VALUE, OUT = HEADS * VALUE, GATES = 2 * HEADS };
 
 static const nib_delta_size size = {
@@ -31,7 +33,7 @@ static void fill(float *x, int64_t count, float low, float high)
 }
 
 static float rows[SEQUENCES][TOKENS][X], gates[SEQUENCES][TOKENS][GATES];
-static float states[SEQUENCES][HEADS * KEY * VALUE];
+static float states[SEQUENCES][STATE];
 static double wanted[TOKENS][OUT];
 
 /* ---- the definition ---- */
@@ -108,7 +110,7 @@ static void run(const nib_kernel *row, int sequence, int64_t again, int64_t from
 static void check_row(const nib_kernel *row)
 {
     static float whole[TOKENS * OUT], parts[TOKENS * OUT], other[TOKENS * OUT];
-    fill(states[0], SEQUENCES * HEADS * KEY * VALUE, -1, 1); /* of an earlier text */
+    fill(states[0], SEQUENCES * STATE, -1, 1); /* of an earlier text */
     run(row, 1, 0, 0, TOKENS, 0, whole);
     for (int64_t t = 0; t < TOKENS; t++)
         for (int64_t i = 0; i < OUT; i++)

@@ -9,13 +9,15 @@
 
 enum {
     VECTORS = NIB_DELTA_COLUMNS / NIB_LANES,
-    HALF = VECTORS / 2 /* as many as fit in the registers of AVX2 beside their sums */
+    GROUP = NIB_LANES == 4 ? 4 : 2, /* vectors whose sums fit in registers */
+    /* of the next block, which a token asks for at each row: half of the block in all */
+    AHEAD = NIB_DELTA_COLUMNS / 2 * GROUP / VECTORS
 };
 
 /* A block of columns of a value head. */
 typedef struct delta_block {
-    int64_t head, column, count; /* first column and columns */
-    float state[NIB_DELTA_KEYS_MAX][NIB_DELTA_COLUMNS];
+    int64_t head, column, count;                        /* first column and columns */
+    float rows[NIB_DELTA_KEYS_MAX * NIB_DELTA_COLUMNS]; /* after tokens that are not kept */
 } delta_block;
 
 /* What a token brings for a value head. */
@@ -39,70 +41,81 @@ static void delta_normalize(float *out, const float *x, int64_t width, float sca
         nib__lanes_store_at(out, i, width, nib__lanes_mul(nib__lanes_load_at(x, i, width), by));
 }
 
-/* The second loop over the key's channels, for HALF vectors of columns. */
-NIB_INLINE void delta_update(delta_block *b, int64_t keys, const delta_token *t, int64_t column,
-                             const nib_lanes u[HALF])
+/* u of a token, from r */
+static void delta_errors(nib_lanes u[VECTORS], const delta_block *b, const delta_token *t,
+                         const nib_lanes r[VECTORS])
 {
-    const nib_lanes decay = nib__lanes_set(t->decay);
-    nib_lanes sum[HALF];
-    for (int j = 0; j < HALF; j++)
-        sum[j] = nib__lanes_set(0.0f);
-    for (int64_t i = 0; i < keys; i++) {
-        float *row = b->state[i] + column;
-        const nib_lanes k = nib__lanes_set(t->k[i]), q = nib__lanes_set(t->q[i]);
-        for (int j = 0; j < HALF; j++) {
-            const nib_lanes s = nib__lanes_fma(
-                k, u[j], nib__lanes_mul(nib__lanes_load(row + j * NIB_LANES), decay));
-            nib__lanes_store(row + j * NIB_LANES, s);
-            sum[j] = nib__lanes_fma(s, q, sum[j]);
-        }
-    }
-    for (int j = 0; j < HALF && t->out != NULL; j++)
-        if (column + j * NIB_LANES < b->count)
-            nib__lanes_store_at(t->out, column + j * NIB_LANES, b->count, sum[j]);
-}
-
-static void delta_step(delta_block *b, int64_t keys, const delta_token *t)
-{
-    const nib_lanes decay = nib__lanes_set(t->decay), beta = nib__lanes_set(t->beta);
-    nib_lanes u[VECTORS];
-    for (int j = 0; j < VECTORS; j++)
-        u[j] = nib__lanes_set(0.0f);
-    for (int64_t i = 0; i < keys; i++) {
-        const nib_lanes k = nib__lanes_set(t->k[i]);
-        for (int j = 0; j < VECTORS; j++)
-            u[j] = nib__lanes_fma(
-                nib__lanes_mul(nib__lanes_load(b->state[i] + j * NIB_LANES), decay), k, u[j]);
-    }
+    const nib_lanes beta = nib__lanes_set(t->beta);
     for (int j = 0; j < VECTORS; j++) {
         const int64_t column = j * NIB_LANES;
         const nib_lanes v =
             column < b->count ? nib__lanes_load_at(t->v, column, b->count) : nib__lanes_set(0.0f);
-        u[j] = nib__lanes_mul(beta, nib__lanes_sub(v, u[j]));
+        u[j] = nib__lanes_mul(beta, nib__lanes_sub(v, r[j]));
     }
-    for (int64_t j = 0; j < VECTORS && j * NIB_LANES < b->count; j += HALF)
-        delta_update(b, keys, t, j * NIB_LANES, u + j);
 }
 
-/* The rows of the block in a state [heads][key_dim][value_dim]. */
-static float *delta_rows_of(const nib_gated_delta *a, const delta_block *b, float *state)
+/* r of the first token */
+static void delta_first(nib_lanes r[VECTORS], const float *from, int64_t keys, const delta_token *t)
 {
-    return state + b->head * a->size.key_dim * a->size.value_dim + b->column;
+    const nib_lanes decay = nib__lanes_set(t->decay);
+    for (int j = 0; j < VECTORS; j++)
+        r[j] = nib__lanes_set(0.0f);
+    for (int64_t i = 0; i < keys; i++) {
+        const nib_lanes k = nib__lanes_set(t->k[i]);
+        const float *row = from + i * NIB_DELTA_COLUMNS;
+        for (int j = 0; j < VECTORS; j++)
+            r[j] = nib__lanes_fma(nib__lanes_mul(nib__lanes_load(row + j * NIB_LANES), decay), k,
+                                  r[j]);
+    }
 }
 
-static void delta_load(delta_block *b, const nib_gated_delta *a, const nib_delta_run *run)
+/* A token's update of S, its output, and r of the next token, in one loop over the key's channels.
+ * to: NULL if nothing reads S any more. next: NULL for the last token. */
+NIB_INLINE void delta_group(const delta_block *b, const float *from, float *to, int64_t keys,
+                            const delta_token *t, const delta_token *next, int first,
+                            const nib_lanes *u, nib_lanes *r, const float *ahead)
 {
-    const float *from = delta_rows_of(a, b, run->state);
-    memset(b->state, 0, (size_t)a->size.key_dim * sizeof *b->state);
-    for (int64_t i = 0; i < a->size.key_dim && !run->empty; i++)
-        memcpy(b->state[i], from + i * a->size.value_dim, (size_t)b->count * sizeof *from);
+    const nib_lanes decay = nib__lanes_set(t->decay),
+                    decay_next = nib__lanes_set(next != NULL ? next->decay : 0.0f);
+    nib_lanes out[GROUP];
+    for (int j = 0; j < GROUP; j++)
+        out[j] = r[j] = nib__lanes_set(0.0f);
+    for (int64_t i = 0; i < keys; i++) {
+        const int64_t at = i * NIB_DELTA_COLUMNS + first * NIB_LANES;
+        const nib_lanes k = nib__lanes_set(t->k[i]), q = nib__lanes_set(t->q[i]),
+                        k_next = nib__lanes_set(next != NULL ? next->k[i] : 0.0f);
+        __builtin_prefetch(ahead + i * AHEAD, 1, 3);
+        for (int j = 0; j < GROUP; j++) {
+            const int64_t lanes = at + j * NIB_LANES;
+            const nib_lanes s =
+                nib__lanes_fma(k, u[j], nib__lanes_mul(nib__lanes_load(from + lanes), decay));
+            if (to != NULL)
+                nib__lanes_store(to + lanes, s);
+            out[j] = nib__lanes_fma(s, q, out[j]);
+            if (next != NULL)
+                r[j] = nib__lanes_fma(nib__lanes_mul(s, decay_next), k_next, r[j]);
+        }
+    }
+    for (int j = 0; j < GROUP && t->out != NULL; j++)
+        if ((first + j) * NIB_LANES < b->count)
+            nib__lanes_store_at(t->out, (int64_t)(first + j) * NIB_LANES, b->count, out[j]);
 }
 
-static void delta_store(const delta_block *b, const nib_gated_delta *a, const nib_delta_run *run)
+static void delta_step(const delta_block *b, const float *from, float *to, int64_t keys,
+                       const delta_token *t, const delta_token *next, nib_lanes r[VECTORS],
+                       const float *ahead)
 {
-    float *to = delta_rows_of(a, b, run->state);
-    for (int64_t i = 0; i < a->size.key_dim; i++)
-        memcpy(to + i * a->size.value_dim, b->state[i], (size_t)b->count * sizeof *to);
+    nib_lanes u[VECTORS];
+    delta_errors(u, b, t, r);
+    for (int j = 0; j < VECTORS && j * NIB_LANES < b->count; j += GROUP) {
+        const float *asked = ahead + j / GROUP * keys * AHEAD;
+        if (next != NULL)
+            delta_group(b, from, to, keys, t, next, j, u + j, r + j, asked);
+        else if (to != NULL)
+            delta_group(b, from, to, keys, t, NULL, j, u + j, r + j, asked);
+        else
+            delta_group(b, from, NULL, keys, t, NULL, j, u + j, r + j, asked);
+    }
 }
 
 /* x: k, then v. q: NULL for a token that runs again. */
@@ -118,40 +131,66 @@ static void delta_read(delta_token *t, const nib_gated_delta *a, const delta_blo
     t->beta = gates[b->head], t->decay = gates[s->heads + b->head];
 }
 
-static void delta_run(delta_block *b, delta_token *t, const nib_gated_delta *a,
-                      const nib_delta_run *run)
+/* Reads token i of a run. */
+static void delta_token_at(delta_token *t, const nib_gated_delta *a, const delta_block *b,
+                           const nib_delta_run *run, int64_t i)
 {
     const nib_delta_size *s = &a->size;
-    const int64_t width = nib__delta_token_values(s), keys = s->key_heads * s->key_dim,
-                  all = run->again + run->end - run->first;
-    delta_load(b, a, run);
+    const int64_t width = nib__delta_token_values(s);
+    if (i < run->again) {
+        const float *row = run->earlier + i * width;
+        delta_read(t, a, b, NULL, row, row + width - 2 * s->heads);
+        t->out = NULL;
+    } else {
+        const int64_t slot = a->slots[run->first + i - run->again];
+        const float *row = a->x + slot * a->ldx;
+        delta_read(t, a, b, row, row + s->key_heads * s->key_dim, a->gates + slot * a->ldg);
+        t->out = a->out + slot * a->ldo + b->head * s->value_dim + b->column;
+    }
+}
+
+/* Tokens that are kept change the state in place, the others a copy. ahead: the next state. */
+static void delta_run(delta_block *b, delta_token t[2], const nib_gated_delta *a,
+                      const nib_delta_run *run, float *state, const float *ahead)
+{
+    const int64_t keys = a->size.key_dim, all = run->again + run->end - run->first;
+    float *from = state;
+    nib_lanes r[VECTORS];
+    if (all == 0)
+        return;
+    if (run->empty) {
+        from = run->kept > 0 ? state : b->rows;
+        memset(from, 0, (size_t)(keys * NIB_DELTA_COLUMNS) * sizeof *from);
+    }
+    delta_token_at(&t[0], a, b, run, 0);
+    delta_first(r, from, keys, &t[0]);
     for (int64_t i = 0; i < all; i++) {
-        if (i < run->again) {
-            const float *row = run->earlier + i * width;
-            delta_read(t, a, b, NULL, row, row + width - 2 * s->heads);
-            t->out = NULL;
-        } else {
-            const int64_t slot = a->slots[run->first + i - run->again];
-            const float *row = a->x + slot * a->ldx;
-            delta_read(t, a, b, row, row + keys, a->gates + slot * a->ldg);
-            t->out = a->out + slot * a->ldo + b->head * s->value_dim + b->column;
-        }
-        delta_step(b, s->key_dim, t);
-        if (i + 1 == run->kept)
-            delta_store(b, a, run);
+        delta_token *next = i + 1 < all ? &t[(i + 1) % 2] : NULL;
+        float *to = i < run->kept ? state : next != NULL ? b->rows : NULL;
+        if (next != NULL)
+            delta_token_at(next, a, b, run, i + 1);
+        delta_step(b, from, to, keys, &t[i % 2], next, r,
+                   i + 2 < all ? from : ahead + (next == NULL ? keys * NIB_DELTA_COLUMNS / 2 : 0));
+        from = to;
     }
 }
 
 void NIB_DELTA(gated_delta)(const nib_gated_delta *a, int64_t part0, int64_t part1)
 {
-    const int64_t blocks = nib__delta_blocks(&a->size);
+    const int64_t blocks = nib__delta_blocks(&a->size),
+                  values = a->size.key_dim * NIB_DELTA_COLUMNS;
     delta_block b;
-    delta_token t = {.out = NULL}; /* its q is read before any token has one */
+    delta_token t[2] = {{.out = NULL}}; /* their q is read before any token has one */
     for (int64_t part = part0; part < part1; part++) {
         b.head = part / blocks;
         b.column = part % blocks * NIB_DELTA_COLUMNS;
         b.count = nib__min(NIB_DELTA_COLUMNS, a->size.value_dim - b.column);
-        for (int64_t r = 0; r < a->count; r++)
-            delta_run(&b, &t, a, &a->runs[r]);
+        for (int64_t r = 0; r < a->count; r++) {
+            float *state = a->runs[r].state + part * values;
+            const float *ahead = r + 1 < a->count   ? a->runs[r + 1].state + part * values
+                                 : part + 1 < part1 ? a->runs[0].state + (part + 1) * values
+                                                    : state;
+            delta_run(&b, t, a, &a->runs[r], state, ahead);
+        }
     }
 }
