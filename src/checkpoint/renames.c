@@ -15,7 +15,8 @@
  * post_mlp (NAMED). MLP: GATED, PLAIN, or gate and up FUSED (fused.h). EXPERTS: also a mixture of
  * experts, with Mixtral's names (MIXTRAL), and the shared expert called shared_experts (SEVERAL).
  * LATENT: attention with projections to a smaller width. BESIDE: experts beside the MLP, and inputs
- * of each layer. */
+ * of each layer. LIQUID: LFM2's names, some of which stand for others elsewhere. DELTA: gated
+ * DeltaNet. */
 enum {
     BEFORE = 1 << 0,
     AFTER = 1 << 1,
@@ -30,6 +31,8 @@ enum {
     SEVERAL = 1 << 10,
     LATENT = 1 << 11,
     BESIDE = 1 << 12,
+    LIQUID = 1 << 13,
+    DELTA = 1 << 14,
     ANY = ~0
 };
 
@@ -72,18 +75,43 @@ static const arch_row archs[] = {
     {"deepseek2", BEFORE | GATED | SEVERAL | LATENT, false, 0},
     {"glm4moe", LATE | GATED | SEVERAL, false, 0},
     {"llama4", BEFORE | GATED | EXPERTS, false, 0},
+    {"lfm2", LIQUID, false, 0},
+    {"qwen3next", LATE | EXPERTS | DELTA | GATED, false, 1},
+    {"qwen35", LATE | GATED | DELTA, false, 1},
+    {"qwen35moe", LATE | EXPERTS | DELTA, false, 1},
 };
 
 static const rename_row whole[] = {
     {"token_embd", "model.embed_tokens", ANY},
     {"output_norm", "model.norm", ANY},
     {"output", "lm_head", ANY},
+    {"token_embd_norm", "model.embedding_norm", LIQUID},
     {"per_layer_token_embd", "model.embed_tokens_per_layer", BESIDE},
     {"per_layer_model_proj", "model.per_layer_model_projection", BESIDE},
     {"per_layer_proj_norm", "model.per_layer_projection_norm", BESIDE},
 };
 
+/* Reading and writing take the first row that applies. */
 static const rename_row in_layer[] = {
+    {"attn_output", "self_attn.out_proj", LIQUID},
+    {"attn_q_norm", "self_attn.q_layernorm", LIQUID},
+    {"attn_k_norm", "self_attn.k_layernorm", LIQUID},
+    {"attn_norm", "operator_norm", LIQUID},
+    {"ffn_norm", "ffn_norm", LIQUID},
+    {"ffn_gate", "feed_forward.w1", LIQUID},
+    {"ffn_up", "feed_forward.w3", LIQUID},
+    {"ffn_down", "feed_forward.w2", LIQUID},
+    {"shortconv.in_proj", "conv.in_proj", LIQUID},
+    {"shortconv.conv", "conv.conv", LIQUID},
+    {"shortconv.out_proj", "conv.out_proj", LIQUID},
+    {"attn_qkv", "linear_attn.in_proj_qkv", DELTA},
+    {"attn_gate", "linear_attn.in_proj_z", DELTA},
+    {"ssm_beta", "linear_attn.in_proj_b", DELTA},
+    {"ssm_alpha", "linear_attn.in_proj_a", DELTA},
+    {"ssm_ba", "linear_attn.in_proj_ba", DELTA},
+    {"ssm_conv1d", "linear_attn.conv1d", DELTA},
+    {"ssm_norm", "linear_attn.norm", DELTA},
+    {"ssm_out", "linear_attn.out_proj", DELTA},
     {"attn_q", "self_attn.q_proj", ANY},
     {"attn_k", "self_attn.k_proj", ANY},
     {"attn_v", "self_attn.v_proj", ANY},
@@ -91,8 +119,7 @@ static const rename_row in_layer[] = {
     {"attn_q_norm", "self_attn.q_norm", ANY},
     {"attn_k_norm", "self_attn.k_norm", ANY},
     {"attn_qkv", "self_attn.qkv_proj", FUSED},
-    {"ffn_up", "mlp.gate_up_proj",
-     FUSED}, /* must precede mlp.up_proj: reading picks the first row */
+    {"ffn_up", "mlp.gate_up_proj", FUSED}, /* must precede mlp.up_proj */
     {"ffn_gate", "mlp.gate_proj", GATED | FUSED},
     {"ffn_up", "mlp.up_proj", GATED | FUSED},
     {"ffn_down", "mlp.down_proj", GATED | FUSED},
@@ -134,12 +161,12 @@ static const rename_row in_layer[] = {
     {"ffn_up_shexp", "mlp.shared_experts.up_proj", SEVERAL},
     {"ffn_down_shexp", "mlp.shared_experts.down_proj", SEVERAL},
     /* of layers that predict further tokens, which are not read */
-    {"nextn.eh_proj", "eh_proj", SEVERAL},
-    {"nextn.embed_tokens", "embed_tokens", SEVERAL},
-    {"nextn.enorm", "enorm", SEVERAL},
-    {"nextn.hnorm", "hnorm", SEVERAL},
-    {"nextn.shared_head_head", "shared_head.head", SEVERAL},
-    {"nextn.shared_head_norm", "shared_head.norm", SEVERAL},
+    {"nextn.eh_proj", "eh_proj", SEVERAL | DELTA},
+    {"nextn.embed_tokens", "embed_tokens", SEVERAL | DELTA},
+    {"nextn.enorm", "enorm", SEVERAL | DELTA},
+    {"nextn.hnorm", "hnorm", SEVERAL | DELTA},
+    {"nextn.shared_head_head", "shared_head.head", SEVERAL | DELTA},
+    {"nextn.shared_head_norm", "shared_head.norm", SEVERAL | DELTA},
     {"attn_q_a", "self_attn.q_a_proj", LATENT},
     {"attn_q_a_norm", "self_attn.q_a_layernorm", LATENT},
     {"attn_q_b", "self_attn.q_b_proj", LATENT},
@@ -157,6 +184,8 @@ static const rename_row whole_in_layer[] = {
     {"ffn_gate_inp.scale", "router.scale", BESIDE},
     {"ffn_down_exps.scale", "router.per_expert_scale", BESIDE},
     {"layer_output_scale.weight", "layer_scalar", BESIDE},
+    {"ssm_a", "linear_attn.A_log", DELTA}, /* its value is -e^A_log */
+    {"ssm_dt.bias", "linear_attn.dt_bias", DELTA},
 };
 
 static const char gguf_layers[] = "blk.", our_layers[] = "model.layers.";
@@ -181,6 +210,12 @@ double nib__rename_norm_offset(const char *arch)
 {
     const arch_row *row = find_arch(arch);
     return row != NULL ? row->norm_offset : 0;
+}
+
+bool nib__rename_is_taps(const char *name)
+{
+    return nib__ends_with(name, ".conv.conv.weight") ||
+           nib__ends_with(name, ".linear_attn.conv1d.weight");
 }
 
 static bool equals(const char *name, size_t size, const char *part)

@@ -15,6 +15,9 @@ bool nib__rename_knows(const char *arch);
 bool nib__rename_pairs(const char *arch);
 /* What it adds to stored norm weights: 1 for Gemma, whose weights are off by one, otherwise 0. */
 double nib__rename_norm_offset(const char *arch);
+/* Whether a tensor with this Hugging Face name is a short convolution's, [channels][1][taps], which
+ * GGUF stores as [channels][taps] in f32. */
+bool nib__rename_is_taps(const char *name);
 /* "blk.3.attn_q.weight" <-> "model.layers.3.self_attn.q_proj.weight" in a known architecture. An
  * expert's "mlp.experts.5.up_proj.weight" is the share "ffn_up_exps.5.weight" of a stack, which the
  * writer joins; likewise a head's "self_attn.k_b_proj.5.weight" and "attn_k_b.5.weight".

@@ -247,7 +247,7 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          "%s: the model's architecture is unknown, and a GGUF has to describe it; "
                          "--format nibble keeps config.json beside the weights",
                          m->net.directory);
-    if (nib__family_of(c)->gguf == NULL)
+    if (nib__family_of(c)->gguf == NULL || nib__family_of(c)->gguf_read_only)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: cannot write a GGUF of %s; --format nibble keeps config.json beside "
                          "the weights",

@@ -32,10 +32,12 @@ int nib__gguf_file_type(nib_type type)
     return -1;
 }
 
-/* Layers without a window may have heads of their own: then the usual keys are theirs. */
+/* Layers without a window may have heads of their own: then the usual keys are theirs. Layers that
+ * keep a state have no heads of keys and values. */
 static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch)
 {
-    const bool latent = c->latent.rank > 0, widths = c->wide_mlp && c->shared_layers > 0;
+    const bool latent = c->latent.rank > 0, widths = c->wide_mlp && c->shared_layers > 0,
+               lists_heads = c->global_kv_heads > 0 || c->conv_layers != NULL;
     const int64_t widest = c->global_head_dim > 0 ? c->global_head_dim : c->head_dim,
                   windowed = c->global_head_dim > 0 ? c->head_dim : 0;
     const struct {
@@ -47,9 +49,9 @@ static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch
         {"embedding_length", c->width},
         {"feed_forward_length", widths ? 0 : c->ffn},
         {"attention.head_count", c->heads},
-        {"attention.head_count_kv", latent                   ? 1
-                                    : c->global_kv_heads > 0 ? 0
-                                                             : c->kv_heads},
+        {"attention.head_count_kv", latent        ? 1
+                                    : lists_heads ? 0
+                                                  : c->kv_heads},
         {"attention.key_length", latent ? nib__config_latent_key(c) : widest},
         {"attention.value_length", latent ? c->latent.rank : widest},
         {"attention.key_length_swa", windowed},
@@ -59,11 +61,12 @@ static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch
         {"vocab_size", c->vocab},
     };
     char key[80];
-    if (c->global_kv_heads > 0) {
+    if (lists_heads) {
         snprintf(key, sizeof key, "%s.attention.head_count_kv", arch);
         nib__gguf_put_array(head, key, NIB_GGUF_I32, (uint64_t)c->layers);
         for (int64_t i = 0; i < c->layers; i++)
-            nib__gguf_item_int(head, NIB_GGUF_I32, nib__config_kv_heads(c, i));
+            nib__gguf_item_int(head, NIB_GGUF_I32,
+                               nib__config_has_conv(c, i) ? 0 : nib__config_kv_heads(c, i));
     }
     if (widths) {
         snprintf(key, sizeof key, "%s.feed_forward_length", arch);
@@ -107,7 +110,7 @@ static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *ar
     char key[80];
     const nib_family_key *keys = nib__family_of(c)->keys;
     snprintf(key, sizeof key, "%s.attention.layer_norm_%sepsilon", arch,
-             nib__family_of(c)->eps == NIB_EPS_RMS ? "rms_" : "");
+             nib__family_of(c)->norm.centered ? "" : "rms_");
     nib__gguf_put_double(head, key, NIB_GGUF_F32, c->norm_eps);
     snprintf(key, sizeof key, "%s.rope.freq_base", arch);
     nib__gguf_put_double(head, key, NIB_GGUF_F32, c->rope_theta);

@@ -159,6 +159,13 @@ static nib_status make_config(work *w, nib_err *err)
 static nib_status complete_job(work *w, nib_quantize_job *job, nib_err *err)
 {
     nib_engine *engine = w->model->engine;
+    const nib_network *net = &w->model->net;
+    if (nib__checkpoint_gguf(net->checkpoint) != NULL && !net->unknown &&
+        nib__family_of(&net->config)->gguf_read_only)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: a GGUF of %s has weights in another order than other formats, and "
+                         "cannot be converted; give the Hugging Face files that it was made from",
+                         nib__checkpoint_path(net->checkpoint), nib__arch_name(net->config.arch));
     if (is_gguf(job->format))
         NIB_TRY(nib__convert_gguf(job, &w->head, w->model, &w->layers[1].choice.scheme, &w->arena,
                                   &w->ledger, err));

@@ -384,9 +384,11 @@ int nib__emit_short_conv(nib_build *b, int x, int weight, bool gated)
         columns_of(b, x) / (gated ? COLUMNS : 1));
 }
 
-int nib__emit_delta_gates(nib_build *b, int beta, int a, int a_log)
+int nib__emit_delta_gates(nib_build *b, int beta, int a, int a_log, bool rates)
 {
-    return add_node(b, (nib_graph_node){.op = NIB_OP_DELTA_GATES, .in = {beta, a}, .weight = a_log},
+    return add_node(b,
+                    (nib_graph_node){
+                        .op = NIB_OP_DELTA_GATES, .in = {beta, a}, .weight = a_log, .rates = rates},
                     2 * columns_of(b, beta));
 }
 

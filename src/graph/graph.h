@@ -70,6 +70,7 @@ typedef struct nib_graph_node {
     nib_activation activation;  /* SWIGLU; alone if in[1] is NIB_NO_ID */
     bool gated;                 /* SHORT_CONV: it has both gates; else silu follows */
     const int32_t *order;       /* GATHER: [columns of out] */
+    bool rates;                 /* DELTA_GATES: nib_delta_gates' */
     nib_delta_size delta;       /* GATED_DELTA */
     const nib_routing *routing; /* ROUTE, DISPATCH, LINEAR_EXPERTS, COMBINE */
 } nib_graph_node;
@@ -202,7 +203,7 @@ int nib__emit_scale_by(nib_build *b, int x, int weight);
 int nib__emit_short_conv(nib_build *b, int x, int weight, bool gated);
 /* Gates of the gated delta rule: beta of all heads, then their decays. a_log: a weight, which that
  * of dt_bias follows. */
-int nib__emit_delta_gates(nib_build *b, int beta, int a, int a_log);
+int nib__emit_delta_gates(nib_build *b, int beta, int a, int a_log, bool rates);
 /* The gated delta rule over q, k and v. Its matrices are in the state of its layer. */
 int nib__emit_gated_delta(nib_build *b, int qkv, int gates, nib_delta_size size);
 /* Columns first .. first + count - 1 of each of `heads` equal parts of a row. */

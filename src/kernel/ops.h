@@ -315,6 +315,7 @@ typedef struct nib_short_conv {
 typedef struct nib_delta_gates {
     const float *b, *a;           /* [m][ldb], [m][lda], of the heads */
     const float *a_log, *dt_bias; /* [heads] */
+    bool rates;                   /* a_log has -e^a_log, as a GGUF does */
     float *out;                   /* [m][ldo]: beta of all heads, then their decays */
     int64_t m, heads, ldb, lda, ldo;
 } nib_delta_gates;
@@ -324,10 +325,12 @@ enum {
     NIB_DELTA_KEYS_MAX = 256, /* channels of a key */
 };
 
-/* Heads of keys serve equally many consecutive heads of values. */
+/* Heads of keys serve equally many heads of values: consecutive ones, or by turns, so that head h
+ * of values is served by head h % key_heads of keys. */
 typedef struct nib_delta_size {
     int64_t key_heads, heads; /* of keys and queries; of values */
     int64_t key_dim, value_dim;
+    bool by_turns;
 } nib_delta_size;
 
 /* Values of a token that runs again: keys, values, betas and decays. */
@@ -340,8 +343,8 @@ NIB_INLINE int64_t nib__delta_blocks(const nib_delta_size *s)
 {
     return nib__ceil_div(s->value_dim, NIB_DELTA_COLUMNS);
 }
-/* Values of a state, [heads][blocks][key_dim][NIB_DELTA_COLUMNS]: a part's are in one piece. Columns
- * after value_dim are zeros. */
+/* Values of a state, [heads][blocks][key_dim][NIB_DELTA_COLUMNS]: a part's are in one piece.
+ * Columns after value_dim are zeros. */
 NIB_INLINE int64_t nib__delta_state_values(const nib_delta_size *s)
 {
     return s->heads * nib__delta_blocks(s) * s->key_dim * NIB_DELTA_COLUMNS;

@@ -139,6 +139,8 @@ typedef struct nib_config {
     const bool *conv_layers;
     int64_t conv_taps;     /* inputs that it reads */
     nib_delta_size delta;  /* the gated delta rule after it; heads 0: none */
+    bool delta_converted;  /* its weights are as llama.cpp's converter leaves them: z apart from q,
+                              k and v, and -e^A_log */
     int64_t full_interval; /* every so many layers one has attention, unless layer_types is given;
                               0: the family's default */
     /* LFM2: the MLPs are two thirds of ffn wide, times ffn_factor, rounded up to ffn_multiple; with

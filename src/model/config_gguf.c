@@ -51,8 +51,8 @@ static const nib_config_names names = {.width = "embedding_length",
 
 static const char *eps_key(const nib_config *c)
 {
-    return nib__family_of(c)->eps == NIB_EPS_RMS ? "attention.layer_norm_rms_epsilon"
-                                                 : "attention.layer_norm_epsilon";
+    return nib__family_of(c)->norm.centered ? "attention.layer_norm_epsilon"
+                                            : "attention.layer_norm_rms_epsilon";
 }
 
 #define GATING "expert_gating_func"
@@ -122,7 +122,8 @@ bool nib__gguf_has_key(const nib_config *c, size_t at)
 /* Whether the family has layers after its own that predict further tokens. */
 static bool has_unread_layers(const nib_config *c)
 {
-    return key_at(c, offsetof(nib_config, moe.unread_layers)) != NULL;
+    return key_at(c, offsetof(nib_config, moe.unread_layers)) != NULL ||
+           nib__family_of(c)->full_interval > 0;
 }
 
 /* Such layers are part of block_count, but not read. */
@@ -171,7 +172,7 @@ static nib_status read_sizes(reader *r)
                              r->g->name, r->key, *sizes[i].out, 1 << 30);
     }
     NIB_TRY(skip_layers(r));
-    NIB_TRY(nib__gguf_read_heads(c, r->g, r->arch, r->err));
+    NIB_TRY(nib__gguf_read_heads(c, r->g, r->arch, r->arena, r->err));
     NIB_TRY(nib__gguf_read_widths(c, r->g, r->arch, r->err));
     NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g, arch_key(r, eps_key(c)), r->err));
     return nib__gguf_double(&c->rope_theta, &found, r->g, arch_key(r, "rope.freq_base"), r->err);
@@ -858,7 +859,7 @@ static bool is_known(const reader *r, const char *name)
 static bool is_conditional(bool *used, const nib_config *c, const char *name)
 {
     const nib_family_row *family = nib__family_of(c);
-    const bool rms = family->eps == NIB_EPS_RMS,
+    const bool rms = !family->norm.centered,
                original = c->rope == NIB_ROPE_YARN || family->only_longrope,
                factor = c->rope != NIB_ROPE_LONGROPE && c->rope_factor != 0; /* it was read */
     const struct {

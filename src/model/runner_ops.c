@@ -290,6 +290,7 @@ static nib_status run_delta_gates(nib_runner *r, const nib_node *node, int64_t m
                                   .a = nib__node_values(r, node, node->other),
                                   .a_log = node->weight,
                                   .dt_bias = node->weight + node->width,
+                                  .rates = node->of->rates,
                                   .out = nib__node_values(r, node, node->to),
                                   .m = m,
                                   .heads = node->width,

@@ -155,12 +155,17 @@ static nib_status copy_tensor(nib_output_layout *r, const nib_tensor *from, cons
     w->kind = NIB_REWRITE_COPY;
     w->name = name;
     w->cast = find_cast(r, layer, from);
+    const bool taps = r->dialect == NIB_DIALECT_GGUF && nib__rename_is_taps(name);
     if (r->dialect == NIB_DIALECT_GGUF && from->type != NIB_TYPE_F32 &&
-        (from->rank == 1 || nib__ends_with(from->name, "_norm.weight")))
+        (taps || from->rank == 1 || nib__ends_with(from->name, "_norm.weight")))
         w->cast = NIB_TYPE_F32; /* GGUF readers accept vectors and norms only as f32 */
     w->line = layer == SIZE_MAX ? SIZE_MAX : r->lines[layer];
     const nib_type type = w->cast == NIB_TYPE_NONE ? from->type : w->cast;
-    w->copy = nib__writer_add_tensor(r->writer, written, type, from->shape, from->rank, r->unit);
+    const int64_t flat[] = {from->shape[0], from->shape[from->rank - 1]};
+    w->copy =
+        taps && from->rank == 3
+            ? nib__writer_add_tensor(r->writer, written, type, flat, 2, r->unit)
+            : nib__writer_add_tensor(r->writer, written, type, from->shape, from->rank, r->unit);
     if (w->line != SIZE_MAX && r->job->convert && w->cast == NIB_TYPE_NONE)
         r->ledger->layers[w->line].kept = "lossless";
     if (w->line != SIZE_MAX)

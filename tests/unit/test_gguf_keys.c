@@ -23,10 +23,11 @@
 
 /* Files under tests/golden/gguf. */
 static const char *const files[] = {
-    "llama",    "qwen2",   "qwen2_yarn", "qwen3",          "smollm3",      "olmo2",   "exaone4",
-    "granite",  "gemma",   "gemma2",     "gemma3",         "command-r",    "cohere2", "starcoder2",
-    "stablelm", "phi3",    "glm4",       "stablelm_norms", "qwen3moe",     "mixtral", "granitemoe",
-    "gpt-oss",  "glm4moe", "llama4",     "gemma4",         "gemma4_shared"};
+    "llama",    "qwen2",         "qwen2_yarn", "qwen3",   "smollm3",   "olmo2",
+    "exaone4",  "granite",       "gemma",      "gemma2",  "gemma3",    "command-r",
+    "cohere2",  "starcoder2",    "stablelm",   "phi3",    "glm4",      "stablelm_norms",
+    "qwen3moe", "mixtral",       "granitemoe", "gpt-oss", "glm4moe",   "llama4",
+    "gemma4",   "gemma4_shared", "lfm2",       "qwen35",  "qwen35moe", "qwen3next"};
 
 /* A key to add in place of the file's own. */
 typedef struct change {
@@ -36,6 +37,7 @@ typedef struct change {
     const char *text; /* NIB_GGUF_STRING, or NIB_GGUF_ARRAY: a flag for each 0 and 1; NULL: an array
                          without elements, which no key may have */
     bool removed;     /* only removes the file's own */
+    bool digits;      /* NIB_GGUF_ARRAY: of numbers, one for each digit */
 } change;
 
 static void put_value(gguf_file *f, const char *key, const change *c)
@@ -44,9 +46,13 @@ static void put_value(gguf_file *f, const char *key, const change *c)
         put_key_text(f, key, c->text);
     } else if (c->kind == NIB_GGUF_ARRAY) {
         const char *flags = c->text != NULL ? c->text : "";
-        put_key_array(f, key, c->text != NULL ? NIB_GGUF_BOOL : NIB_GGUF_U8, strlen(flags));
+        put_key_array(f, key,
+                      c->digits         ? NIB_GGUF_I32
+                      : c->text != NULL ? NIB_GGUF_BOOL
+                                        : NIB_GGUF_U8,
+                      strlen(flags));
         for (; *flags != 0; flags++)
-            put_int(f, *flags == '1', 1);
+            put_int(f, c->digits ? (uint64_t)(*flags - '0') : *flags == '1', c->digits ? 4 : 1);
     } else if (c->kind == NIB_GGUF_F32) {
         put_key_f32(f, key, (float)c->value);
     } else {
@@ -240,6 +246,10 @@ static void test_wrong_types(void **state)
     {                                                                                              \
         .key = key_, .kind = NIB_GGUF_ARRAY, .text = text_                                         \
     }
+#define DIGITS(key_, text_)                                                                        \
+    {                                                                                              \
+        .key = key_, .kind = NIB_GGUF_ARRAY, .text = text_, .digits = true                         \
+    }
 #define WITHOUT(key_)                                                                              \
     {                                                                                              \
         .key = key_, .removed = true                                                               \
@@ -329,6 +339,22 @@ static void test_values_refused(void **state)
         {"llama4", {WITHOUT(".interleave_moe_layer_step")}, NIB_BAD_INPUT},
         {"llama4", {WITHOUT(".expert_feed_forward_length")}, NIB_BAD_INPUT},
         {"llama4", {U32(".interleave_moe_layer_step", 0)}, NIB_BAD_INPUT},
+        /* layers that keep states */
+        {"lfm2", {ARRAY(".attention.head_count_kv")}, NIB_BAD_INPUT},
+        {"lfm2", {DIGITS(".attention.head_count_kv", "020")}, NIB_BAD_INPUT},
+        {"lfm2", {DIGITS(".attention.head_count_kv", "0204")}, NIB_BAD_INPUT},
+        {"lfm2", {DIGITS(".attention.head_count_kv", "0000")}, NIB_UNSUPPORTED},
+        {"lfm2", {U32(".shortconv.l_cache", 1)}, NIB_BAD_INPUT},
+        {"lfm2", {WITHOUT(".shortconv.l_cache")}, NIB_BAD_INPUT},
+        {"qwen35", {U32(".ssm.inner_size", 130)}, NIB_BAD_INPUT},
+        {"qwen35", {U32(".ssm.time_step_rank", 3)}, NIB_BAD_INPUT},
+        {"qwen35", {U32(".ssm.time_step_rank", 0)}, NIB_BAD_INPUT},
+        {"qwen35", {U32(".ssm.group_count", 3)}, NIB_BAD_INPUT},
+        {"qwen35", {WITHOUT(".ssm.state_size")}, NIB_BAD_INPUT},
+        {"qwen35", {U32(".full_attention_interval", 0)}, NIB_BAD_INPUT},
+        {"qwen35", {U32(".full_attention_interval", 5)}, NIB_BAD_INPUT},
+        {"qwen35", {U32(".nextn_predict_layers", 4)}, NIB_BAD_INPUT},
+        {"qwen35moe", {WITHOUT(".expert_shared_feed_forward_length")}, NIB_BAD_INPUT},
         /* tokens */
         {"llama", {U32("tokenizer.ggml.bos_token_id", 272)}, NIB_BAD_INPUT},
         {"llama", {I32("tokenizer.ggml.eom_token_id", -2)}, NIB_BAD_INPUT},

@@ -14,36 +14,8 @@
 
 #include <cmocka.h>
 
+#include "last_logits.h"
 #include "safetensors_build.h"
-
-/* Fills out with the logits of the last of LENGTH tokens. */
-static void run_model(float *out, const open_how *how, size_t room)
-{
-    enum { LENGTH = 70 };
-    nib_slot slots[LENGTH];
-    const float *logits;
-    nib_err err;
-    opened o = must_open(how);
-    const int64_t vocab = nib_session_vocab(o.session);
-    assert_true((size_t)vocab <= room);
-    for (int i = 0; i < LENGTH; i++)
-        slots[i] =
-            (nib_slot){0, i, (7 * i + 3) % (int32_t)vocab, i == LENGTH - 1 ? NIB_SLOT_LOGITS : 0};
-    if (nib_session_step(o.session, slots, LENGTH, &logits, &err) != NIB_OK)
-        fail_msg("%s", err.text);
-    memcpy(out, logits, (size_t)vocab * sizeof *out);
-    close_opened(&o);
-}
-
-/* 5e-5: yarn_log_multiplier is an f32, and 0.0707 as such changes scores by 4e-8 of themselves. */
-static void assert_close(const char *model, const char *form, const float *want, const float *got,
-                         size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (!(fabsf(want[i] - got[i]) <= 5e-5F))
-            fail_msg("%s as %s: logit %zu is %g, not %g", model, form, i, (double)got[i],
-                     (double)want[i]);
-}
 
 /* GGUF files of llama.cpp's names have the logits of the checkpoints that they were made from:
  * attn_k_b and attn_v_b, and attn_kv_b as in older files. */
@@ -65,12 +37,6 @@ static void test_gguf(void **state)
         assert_int_equal(o.model->net.config.arch, archs[i]);
         close_opened(&o);
     }
-}
-
-static nib_status ignore(void *ctx, const char *text, size_t size)
-{
-    (void)ctx, (void)text, (void)size;
-    return NIB_OK;
 }
 
 /* A tensor of a safetensors file, in its stored form. */
@@ -135,16 +101,9 @@ static void test_convert(void **state)
         for (size_t f = 0; f < COUNT(formats); f++) {
             float want[ROOM] = {0}, got[ROOM] = {0};
             char path[80], out[300];
-            nib_err err;
-            const nib_sink sink = {ignore, NULL};
             snprintf(path, sizeof path, "tests/golden/models/%s", models_of[m]);
             snprintf(out, sizeof out, "%s/out%s", directory, f == 0 ? ".gguf" : "");
-            opened o = must_open(&(open_how){.path = path, .dtype = "f32"});
-            const nib_convert_options options = {
-                .out = out, .format = formats[f], .force = true, .strict = false};
-            if (nib_convert(o.model, &options, NIB_FORM_JSON, &sink, &err) != NIB_OK)
-                fail_msg("%s as %s: %s", models_of[m], formats[f], err.text);
-            close_opened(&o);
+            must_convert(path, out, formats[f]);
             run_model(want, &(open_how){.path = path, .dtype = "f32"}, ROOM);
             run_model(got, &(open_how){.path = out, .dtype = "f32"}, ROOM);
             assert_close(models_of[m], formats[f], want, got, ROOM);

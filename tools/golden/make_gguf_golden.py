@@ -17,6 +17,7 @@ import os
 import sys
 
 import gguf
+import gguf_states
 import numpy as np
 import torch
 import transformers
@@ -317,6 +318,7 @@ FAMILIES = {
                      pad_token_id=None, rope_scaling=dict(LLAMA3, high_freq_factor=1.0, original_max_position_embeddings=8192), tie_word_embeddings=False),
         "types": {"": [T.Q8_0], "router": [T.F16], "up_proj": [T.Q4_1, T.MXFP4]},
     },
+    **gguf_states.FAMILIES,
 }
 PAIRED = ("llama", "smollm3", "granite", "mixtral", "granitemoe")
 TRANSPOSED = ("gpt-oss", "llama4")  # transformers holds x @ W
@@ -354,7 +356,12 @@ def gguf_name(family, name):
     for whole, theirs in GEMMA4.items():
         if name.endswith(f".{whole}"):
             return f"blk.{layer_of(name)}.{theirs}"
+    for bare, theirs in gguf_states.BARE.items():
+        if name.endswith(f".{bare}"):
+            return f"blk.{layer_of(name)}.{theirs}"
     module, part = name.rsplit(".", 1)
+    if family == "lfm2" and module == "model.embedding_norm":
+        return "token_embd_norm.weight"
     if module in WHOLE:
         return f"{WHOLE[module]}.{part}"
     _, _, layer, rest = module.split(".", 3)
@@ -363,8 +370,8 @@ def gguf_name(family, name):
     if part == "e_score_correction_bias":
         return f"blk.{layer}.exp_probs_b.bias"
     rest = rest.replace("feed_forward.", "mlp.")
-    names = dict(NAMES, **PLAIN, **FUSED, **GLM, **SPARSE)
-    names.update(LATE if family in ("gpt-oss", "glm4moe") else {})
+    names = dict(NAMES, **PLAIN, **FUSED, **GLM, **SPARSE, **gguf_states.NAMES)
+    names.update(LATE if family in ("gpt-oss", "glm4moe", "qwen35", "qwen35moe", "qwen3next") else {})
     names.update(AFTER if family in ("olmo2", "exaone4") else AROUND if family in ("gemma2", "gemma3", "gemma4", "gemma4_shared") else {})
     return f"blk.{layer}.{names[rest]}.{part}"
 
@@ -462,14 +469,17 @@ def add_keys(writer, name, c):
     else:
         writer.add_feed_forward_length(getattr(c, "intermediate_size_mlp", c.intermediate_size))
     writer.add_head_count(c.num_attention_heads)
-    if name != "gemma4":
+    if name not in ("gemma4", "lfm2"):
         writer.add_head_count_kv(c.num_key_value_heads)
     if name in ("command-r", "cohere2", "starcoder2", "stablelm"):
         writer.add_layer_norm_eps(1e-5)
     else:
-        writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+        writer.add_layer_norm_rms_eps(c.norm_eps if name == "lfm2" else c.rms_norm_eps)
     rope = c.rope_parameters
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    if name in gguf_states.FAMILIES:
+        gguf_states.add_keys(writer, name, c)
+        return
     if hasattr(c, "num_experts_per_tok"):
         writer.add_expert_count(c.num_local_experts)
         writer.add_expert_used_count(c.num_experts_per_tok)
@@ -615,6 +625,31 @@ def add_experts(writer, family, rng, types, key, shape):
     return values.swapaxes(1, 2) if family in TRANSPOSED else values
 
 
+def random_tensor(rng, types, key, shape):
+    """The bytes of a tensor in the file, their type, and their values."""
+    if len(shape) == 1:
+        values = rng.standard_normal(shape).astype(np.float32)
+        values = -np.exp(values) if key.endswith("A_log") else 1 + 0.25 * values if "norm" in key else 0.5 * values
+        return values, T.F32, values
+    kind = kind_of(types, key)
+    gain = 0.5 if "embed" in key else (2.0 if "q_proj" in key or "k_proj" in key else 1.0)
+    raw, values = stored(rng, kind, shape, gain if "embed" in key else gain / shape[1] ** 0.5)
+    return raw, kind, values
+
+
+def add_state_tensors(writer, family, rng, types, key, shape, config):
+    """Writes the tensors of one parameter of a family of gguf_states; returns its values."""
+    parts = []
+    for part, part_shape in gguf_states.split(family, key, shape, config):
+        raw, kind, values = random_tensor(rng, types, part, part_shape)
+        if part.endswith("shared_expert_gate.weight"):  # the converter drops the dimension of 1
+            raw = raw.reshape(-1)
+        writer.add_tensor(gguf_name(family, part), raw, raw_dtype=kind)
+        parts.append(values)
+    values = gguf_states.parameter(family, key, parts, shape, config)
+    return torch.from_numpy(np.ascontiguousarray(values, np.float32))
+
+
 def write_model(directory, name, family, logits):
     config = family["config"](**family["keys"])
     torch.manual_seed(SEED)
@@ -628,9 +663,13 @@ def write_model(directory, name, family, logits):
     state, heads_of = {}, {}
     for key, value in model.state_dict().items():
         shape = tuple(value.shape)
-        if len(shape) == 3:
+        if len(shape) == 3 and "conv" not in key:
             values = add_experts(writer, name, rng, family["types"], key, shape)
             state[key] = torch.from_numpy(np.ascontiguousarray(values))
+            continue
+        if name in gguf_states.FAMILIES:
+            if key != "lm_head.weight" or not config.tie_word_embeddings:
+                state[key] = add_state_tensors(writer, name, rng, family["types"], key, shape, config)
             continue
         if key.endswith("proj_bias"):
             state[key] = torch.from_numpy(np.ascontiguousarray(add_expert_biases(writer, name, rng, key, shape)))

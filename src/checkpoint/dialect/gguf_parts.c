@@ -126,6 +126,21 @@ void nib__gguf_latent(const nib_gguf *g, int64_t *nope, int64_t *value)
     *value = read_size(g, mla > 0 ? "attention.value_length_mla" : "attention.value_length");
 }
 
+/* GGUF drops dimensions of 1: the first of a matrix with one row, and that of the inputs of a
+ * channel in a convolution. */
+static void restore_shape(nib_tensor *tensor, const char *name)
+{
+    if (nib__ends_with(name, ".shared_expert_gate.weight") && tensor->rank == 1) {
+        tensor->rank = 2;
+        tensor->shape[1] = tensor->shape[0];
+        tensor->shape[0] = 1;
+    } else if (nib__rename_is_taps(name) && tensor->rank == 2) {
+        tensor->rank = 3;
+        tensor->shape[2] = tensor->shape[1];
+        tensor->shape[1] = 1;
+    }
+}
+
 nib_status nib__gguf_translate(nib_container *parsed, size_t count, nib_arena *arena, nib_err *err)
 {
     const nib_gguf *first = parsed[0].gguf;
@@ -137,11 +152,7 @@ nib_status nib__gguf_translate(nib_container *parsed, size_t count, nib_arena *a
             nib_tensor *tensor = parsed[p].tensors[i];
             if (!nib__rename_from_gguf(ours, first->arch, tensor->name))
                 continue;
-            if (nib__ends_with(ours, ".shared_expert_gate.weight") && tensor->rank == 1) {
-                tensor->rank = 2; /* GGUF drops leading dimensions of 1 */
-                tensor->shape[1] = tensor->shape[0];
-                tensor->shape[0] = 1;
-            }
+            restore_shape(tensor, ours);
             tensor->name = nib__arena_copy(arena, ours, strlen(ours));
             if (tensor->name == NULL)
                 return nib__fail_memory(err, strlen(ours), "a tensor name");

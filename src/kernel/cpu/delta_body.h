@@ -123,7 +123,9 @@ static void delta_read(delta_token *t, const nib_gated_delta *a, const delta_blo
                        const float *q, const float *x, const float *gates)
 {
     const nib_delta_size *s = &a->size;
-    const int64_t key = b->head / (s->heads / s->key_heads) * s->key_dim;
+    const int64_t key_head =
+                      s->by_turns ? b->head % s->key_heads : b->head / (s->heads / s->key_heads),
+                  key = key_head * s->key_dim;
     delta_normalize(t->k, x + key, s->key_dim, 1.0f);
     if (q != NULL)
         delta_normalize(t->q, q + key, s->key_dim, 1.0f / sqrtf((float)s->key_dim));

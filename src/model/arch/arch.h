@@ -104,6 +104,7 @@ typedef struct nib_family_row {
     const char *title;    /* its well-known models */
     const char *limits;   /* which of them are refused; NULL: none */
     const char *gguf;     /* general.architecture of GGUF; NULL: not supported from GGUF */
+    bool gguf_read_only;  /* such a GGUF is not written or converted */
     int gguf_gating;      /* expert_gating_func of its GGUF: 2 for sigmoid; 0: no such key */
     bool listed_merges;   /* its tokenizers in GGUF are of the model "gemma4" */
     bool of_params;       /* models with Meta's params.json may be of this family */

@@ -20,16 +20,20 @@ static void build(nib_build *b, const nib_config *c)
     nib__block_head(b, c, x);
 }
 
+enum { MULTIPLE = 256 }; /* block_multiple_of if absent */
+
 /* The width of the MLPs, in the steps of transformers, each of which rounds down. */
 static void complete(nib_config *c)
 {
-    if (!c->ffn_adjusted)
-        return;
-    c->ffn = nib__max(2 * c->ffn / 3, 1);
-    if (c->ffn_factor > 0)
+    if (c->ffn_adjusted)
+        c->ffn = nib__max(2 * c->ffn / 3, 1);
+    if (c->ffn_adjusted && c->ffn_factor > 0)
         c->ffn =
             nib__round_up(nib__max((int64_t)(c->ffn_factor * (double)c->ffn), 1), c->ffn_multiple);
-    c->ffn_adjusted = false; /* done */
+    /* done: the rest has no effect any more, and a GGUF does not have it */
+    c->ffn_adjusted = false;
+    c->ffn_factor = 1;
+    c->ffn_multiple = MULTIPLE;
 }
 
 static const nib_block_names names = {.output = "self_attn.out_proj",
@@ -54,7 +58,7 @@ static const nib_family_key keys[] = {
      .absent = 1,
      .least = 0,
      .most = 16},
-    NIB_COUNT_KEY("block_multiple_of", NULL, ffn_multiple, 256, 1, 1 << 20),
+    NIB_COUNT_KEY("block_multiple_of", NULL, ffn_multiple, MULTIPLE, 1, 1 << 20),
     {.key = "block_ff_dim",
      .at = offsetof(nib_config, ffn),
      .is = NIB_OWN_COUNT,
@@ -88,6 +92,7 @@ static const char *const ignored[] = {"block_dim",
 
 const nib_family_row nib__family_lfm2 = {
     .name = "lfm2",
+    .gguf = "lfm2",
     .class_name = "Lfm2ForCausalLM",
     .title = "LFM2 350M, 700M and 1.2B",
     .head_norms = true,

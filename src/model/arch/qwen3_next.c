@@ -18,45 +18,55 @@ typedef struct projected {
 } projected;
 
 /* Qwen3-Next: the rows of a head of keys are its q, its k, then v and z of its heads of values. */
-static projected project_joined(nib_build *b, const nib_config *c, int64_t layer, int x)
+static void project_joined(projected *out, nib_build *b, const nib_config *c, int64_t layer, int x)
 {
     const nib_delta_size *d = &c->delta;
-    const int64_t heads = d->key_heads, keys = d->key_dim, each = d->heads / heads,
-                  values = each * d->value_dim;
+    const int64_t heads = d->key_heads, keys = d->key_dim, values = d->heads / heads * d->value_dim;
     const nib_columns qkv[] = {{heads, 0, keys}, {heads, keys, keys}, {heads, 2 * keys, values}};
-    const nib_columns z = {heads, 2 * keys + values, values}, beta = {heads, 0, each},
-                      a = {heads, each, each};
+    const nib_columns z = {heads, 2 * keys + values, values};
     const int all =
         linear(b, x, layer, "linear_attn.in_proj_qkvz", heads * (2 * keys + 2 * values), c->width);
-    const int gates = linear(b, x, layer, "linear_attn.in_proj_ba", 2 * d->heads, c->width);
-    projected out = {.qkv = nib__emit_gather(b, all, qkv, COUNT(qkv))};
-    out.z = nib__emit_gather(b, all, &z, 1);
-    out.beta = nib__emit_gather(b, gates, &beta, 1);
-    out.a = nib__emit_gather(b, gates, &a, 1);
-    return out;
+    out->qkv = nib__emit_gather(b, all, qkv, COUNT(qkv));
+    out->z = nib__emit_gather(b, all, &z, 1);
 }
 
-static projected project(nib_build *b, const nib_config *c, int64_t layer, int x)
+static void project(projected *out, nib_build *b, const nib_config *c, int64_t layer, int x)
 {
-    const int64_t heads = c->delta.heads, values = heads * c->delta.value_dim;
-    projected out = {.qkv = linear(b, x, layer, "linear_attn.in_proj_qkv",
-                                   nib__config_conv_channels(c), c->width)};
-    out.z = linear(b, x, layer, "linear_attn.in_proj_z", values, c->width);
-    out.beta = linear(b, x, layer, "linear_attn.in_proj_b", heads, c->width);
-    out.a = linear(b, x, layer, "linear_attn.in_proj_a", heads, c->width);
-    return out;
+    out->qkv =
+        linear(b, x, layer, "linear_attn.in_proj_qkv", nib__config_conv_channels(c), c->width);
+    out->z =
+        linear(b, x, layer, "linear_attn.in_proj_z", c->delta.heads * c->delta.value_dim, c->width);
+}
+
+/* The inputs of the gates; Qwen3-Next's rows are b and a of each head of keys. */
+static void project_gates(projected *out, nib_build *b, const nib_config *c, int64_t layer, int x)
+{
+    const int64_t heads = c->delta.heads, groups = c->delta.key_heads, each = heads / groups;
+    const nib_columns beta = {groups, 0, each}, a = {groups, each, each};
+    if (nib__family_of(c)->joined_delta) {
+        const int gates = linear(b, x, layer, "linear_attn.in_proj_ba", 2 * heads, c->width);
+        out->beta = nib__emit_gather(b, gates, &beta, 1);
+        out->a = nib__emit_gather(b, gates, &a, 1);
+    } else {
+        out->beta = linear(b, x, layer, "linear_attn.in_proj_b", heads, c->width);
+        out->a = linear(b, x, layer, "linear_attn.in_proj_a", heads, c->width);
+    }
 }
 
 int nib__block_gated_delta(nib_build *b, const nib_config *c, int64_t layer, int x)
 {
     const nib_delta_size *d = &c->delta;
-    const projected p =
-        nib__family_of(c)->joined_delta ? project_joined(b, c, layer, x) : project(b, c, layer, x);
+    projected p;
+    if (nib__family_of(c)->joined_delta && !c->delta_converted)
+        project_joined(&p, b, c, layer, x);
+    else
+        project(&p, b, c, layer, x);
+    project_gates(&p, b, c, layer, x);
     const int taps =
         nib__build_taps(b, layer, "linear_attn.conv1d", nib__config_conv_channels(c), c->conv_taps);
     const int a_log = nib__build_vector(b, layer, "linear_attn.A_log", d->heads);
     (void)nib__build_vector(b, layer, "linear_attn.dt_bias", d->heads);
-    const int gates = nib__emit_delta_gates(b, p.beta, p.a, a_log);
+    const int gates = nib__emit_delta_gates(b, p.beta, p.a, a_log, c->delta_converted);
     int y = nib__emit_gated_delta(b, nib__emit_short_conv(b, p.qkv, taps, false), gates, *d);
     const nib_norm_form plain = {.eps = 0};
     y = nib__emit_norm(b, y, nib__build_norm(b, layer, "linear_attn.norm", 1, d->value_dim, plain),
@@ -92,10 +102,13 @@ enum { HEADS_MOST = 1024 };
 
 /* Keys of all three. The widest q, k and v fit in the largest matrix. */
 #define DELTA_KEYS                                                                                 \
-    NIB_COUNT_KEY("linear_conv_kernel_dim", NULL, conv_taps, 4, 2, NIB_TAPS_MAX),                  \
-        NIB_COUNT_KEY("linear_num_key_heads", NULL, delta.key_heads, 16, 1, HEADS_MOST),           \
-        NIB_COUNT_KEY("linear_num_value_heads", NULL, delta.heads, 32, 1, HEADS_MOST),             \
-        NIB_COUNT_KEY("linear_key_head_dim", NULL, delta.key_dim, 128, 1, NIB_DELTA_KEYS_MAX),     \
+    NIB_COUNT_KEY("linear_conv_kernel_dim", "ssm.conv_kernel", conv_taps, 4, 2, NIB_TAPS_MAX),     \
+        NIB_COUNT_KEY("linear_num_key_heads", "ssm.group_count", delta.key_heads, 16, 1,           \
+                      HEADS_MOST),                                                                 \
+        NIB_COUNT_KEY("linear_num_value_heads", "ssm.time_step_rank", delta.heads, 32, 1,          \
+                      HEADS_MOST),                                                                 \
+        NIB_COUNT_KEY("linear_key_head_dim", "ssm.state_size", delta.key_dim, 128, 1,              \
+                      NIB_DELTA_KEYS_MAX),                                                         \
         NIB_COUNT_KEY("linear_value_head_dim", NULL, delta.value_dim, 128, 1, 4096),               \
         {.key = "full_attention_interval",                                                         \
          .at = offsetof(nib_config, full_interval),                                                \
@@ -112,8 +125,10 @@ enum { HEADS_MOST = 1024 };
 
 #define MIXTURE_KEYS(experts_, top_k_)                                                             \
     NIB_EXPERTS_KEY("num_experts", experts_), NIB_TOP_K_KEY(top_k_),                               \
-        NIB_COUNT_KEY("moe_intermediate_size", NULL, moe.ffn, 512, 1, 1 << 24),                    \
-        NIB_COUNT_KEY("shared_expert_intermediate_size", NULL, moe.shared_ffn, 512, 1, 1 << 24)
+        NIB_COUNT_KEY("moe_intermediate_size", "expert_feed_forward_length", moe.ffn, 512, 1,      \
+                      1 << 24),                                                                    \
+        NIB_COUNT_KEY("shared_expert_intermediate_size", "expert_shared_feed_forward_length",      \
+                      moe.shared_ffn, 512, 1, 1 << 24)
 
 static const nib_family_key keys_of_next[] = {
     DELTA_KEYS,
@@ -148,6 +163,7 @@ static const char *const ignored[] = {"mtp_num_hidden_layers", "mtp_use_dedicate
 
 static void complete_next(nib_config *c) { c->moe.shared = 1; }
 
+/* Also of both in a GGUF, which has no keys for it: llama.cpp divides the weights by their sum. */
 static void complete_mixture(nib_config *c)
 {
     c->moe.shared = 1;
@@ -157,6 +173,8 @@ static void complete_mixture(nib_config *c)
 
 const nib_family_row nib__family_qwen3_next = {
     .name = "qwen3_next",
+    .gguf = "qwen3next",
+    .gguf_read_only = true,
     .class_name = "Qwen3NextForCausalLM",
     .title = "Qwen3-Next 80B-A3B",
     .head_norms = true,
@@ -180,11 +198,14 @@ const nib_family_row nib__family_qwen3_next = {
                .rope_theta = 10000,
                .rope_partial = 0.25},
     .complete = complete_next,
+    .complete_gguf = complete_mixture,
     .build = build,
 };
 
 const nib_family_row nib__family_qwen3_5 = {
     .name = "qwen3_5_text",
+    .gguf = "qwen35",
+    .gguf_read_only = true,
     .outer = "qwen3_5",
     .class_name = "Qwen3_5ForCausalLM",
     .title = "Qwen3.5 4B, 9B and 27B (text)",
@@ -212,6 +233,8 @@ const nib_family_row nib__family_qwen3_5 = {
 
 const nib_family_row nib__family_qwen3_5_moe = {
     .name = "qwen3_5_moe_text",
+    .gguf = "qwen35moe",
+    .gguf_read_only = true,
     .outer = "qwen3_5_moe",
     .class_name = "Qwen3_5MoeForCausalLM",
     .title = "Qwen3.5 35B-A3B (text)",
