@@ -44,6 +44,7 @@ END
 python3 rows.py >rows.txt || check 'rows with methods' false
 equal 'names of rows' 'none (bf16), int4wo-sym, int4wo-sym by search, int4wo-sym by gptq, int4wo-sym by hqq, int4wo-sym by awq, int8wo, int8wo by search, int8wo by gptq, int8wo by hqq, int8wo by awq' "$(head -n 1 rows.txt)"
 for method in search gptq awq; do
+    sampled 3 || continue
     nibble quantize "$MODEL" q --recipe int4wo-sym --method $method --calibrate other.txt --quiet >/dev/null 2>&1
     equal "the loss of int4wo-sym by $method is that of what quantize writes" \
         "$(nibble eval q --text text.txt --json --quiet | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p' | xargs printf 'int4wo-sym %s %.6f' $method)" \

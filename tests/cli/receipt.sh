@@ -47,6 +47,7 @@ receipt c.gguf c.gguf.nibble.json '["command"]="convert"' '["options"]["format"]
 # on a short text)
 head -c 500 text.txt >short.txt
 for options in '--recipe int4wo' '--recipe 8da4w --method search --calibrate short.txt' '--recipe int4wo --method gptq --calibrate short.txt' '--recipe nvfp4 --format nibble --method qronos --calibrate short.txt'; do
+    sampled 2 || continue
     # shellcheck disable=SC2086 # words are meant
     nibble quantize "$MODEL" one $options -t 1 --quiet >"$seen.out"
     for isa in ref avx2 native; do
@@ -74,6 +75,7 @@ again c.gguf "$MODEL"
 nibble imatrix "$MODEL" m.gguf --calibrate text.txt --quiet >"$seen.out" 2>"$seen.err"
 for options in 'int8dq-static --calibrate text.txt' 'int8wo --format compressed-tensors' '8da4w --format 8da4w --method search' \
     'int8dq-static --calibrate text.txt --format nibble --bias int32' 'int4wo-g32-sym+embed --method search --imatrix m.gguf' 'mxfp4 --format nibble --method gptq --calibrate text.txt'; do
+    sampled 3 || continue
     # shellcheck disable=SC2086 # words are meant
     nibble quantize "$MODEL" o --recipe $options --quiet >"$seen.out" 2>"$seen.err"
     again o "$MODEL" -t 1

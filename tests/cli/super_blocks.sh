@@ -42,6 +42,7 @@ least() { # of rounding's error that search removes, in %
     case $1 in q2_k) echo 40 ;; q3_k | q6_k | iq4_nl) echo 8 ;; *) echo 16 ;; esac
 }
 for recipe in q2_k q3_k q4_k q5_k q6_k iq4_nl; do
+    sampled 3 || continue
     check "$recipe: quantize" write $recipe a.gguf
     check "$recipe: verify" nibble verify a.gguf
     check "$recipe: info names the type" grep -q "gguf $recipe " <(nibble info a.gguf)
