@@ -577,8 +577,8 @@ NIB_API const float *nib_session_hidden(const nib_session *session);
 /* Rolls a sequence back to `position`, which becomes its next one; a position after its end changes
  * nothing. NIB_USAGE: no such sequence, or layers with a window no longer hold the keys and values
  * before `position`, or layers without keys what they need. Rolling back 512 positions, or all,
- * always works; in a model with short convolutions 64, and with the gated delta rule (Qwen3-Next,
- * Qwen3.5) the slots of the last step, at most 64. */
+ * always works; in a model with short convolutions 64, and with matrices (gated DeltaNet in
+ * Qwen3-Next and Qwen3.5, Mamba-2 in Granite 4) the slots of the last step, at most 64. */
 NIB_CHECKED nib_status nib_session_truncate(nib_session *session, int32_t sequence,
                                             int32_t position, nib_err *err);
 /* Positions that a sequence holds, which is its next position; -1: no such sequence. */

@@ -94,9 +94,11 @@ double nib__log(double x)
     }
     /* ln m = 2 artanh((m - 1) / (m + 1)) */
     const double s = (m - 1.0) / (m + 1.0), square = s * s;
+    static const double inverses[] = {1.0 / 25, 1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15,
+                                      1.0 / 13, 1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3};
     double sum = 0.0;
-    for (int i = 25; i > 1; i -= 2)
-        sum = (sum + 1.0 / i) * square;
+    for (size_t i = 0; i < sizeof inverses / sizeof *inverses; i++)
+        sum = (sum + inverses[i]) * square;
     return (double)exponent * ln2_high + ((double)exponent * ln2_low + 2.0 * s * sum + 2.0 * s);
 }
 
@@ -133,3 +135,11 @@ static double sin_quarters(double x, int64_t quarters)
 
 double nib__sin(double x) { return sin_quarters(x, 0); }
 double nib__cos(double x) { return sin_quarters(x, 1); }
+
+double nib__softplus_from(double x, double e)
+{
+    /* of a small x, 1 + e has few digits of e */
+    return x < -15 ? e * (1 - e / 2) : (x > 0 ? x : 0) + nib__log(1 + e);
+}
+
+double nib__softplus(double x) { return nib__softplus_from(x, nib__exp(-fabs(x))); }

@@ -11,8 +11,10 @@
 
 double nib__exp(double x);                        /* 0 below -708, infinity above 709 */
 void nib__exp_each(double *values, size_t count); /* in place; the same bits, faster per value */
-double nib__log(double x); /* positive normal x; 0 gives -infinity, negative and NaN NaN */
-double nib__sin(double x); /* |x| up to 2^31 */
+double nib__log(double x);      /* positive normal x; 0 gives -infinity, negative and NaN NaN */
+double nib__softplus(double x); /* log(1 + e^x) */
+double nib__softplus_from(double x, double e); /* the same; e is e^-|x| */
+double nib__sin(double x);                     /* |x| up to 2^31 */
 double nib__cos(double x);
 
 #endif

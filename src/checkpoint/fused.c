@@ -38,7 +38,7 @@ static const fused_row rows[] = {
      our_layers,
      "block_sparse_moe.experts.#.gate_up_proj",
      {"block_sparse_moe.experts.#.w1", "block_sparse_moe.experts.#.w3"}},
-    {NIB_FUSED_EXPERTS,
+    {NIB_FUSED_SHARED,
      our_layers,
      "mlp.shared_expert.gate_up_proj",
      {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"}},

@@ -12,6 +12,7 @@
 
 /* Bits: which weights a family stores fused, or split by head (head_norms.h). EXPERTS: gate and up
  * of an expert, fused in the stacks of experts.h, which the writer joins only in those stacks.
+ * SHARED: gate and up of the MLP that all tokens have beside experts.
  * HEADS: halves of heads, which latent.h splits and the writer joins; only their names are here. */
 enum {
     NIB_FUSED_QKV = 1,
@@ -19,7 +20,9 @@ enum {
     NIB_APART_HEAD_NORMS = 4,
     NIB_FUSED_EXPERTS = 8,
     NIB_FUSED_HEADS = 16,
-    NIB_FUSED_ANY = NIB_FUSED_QKV | NIB_FUSED_GATE_UP | NIB_FUSED_EXPERTS | NIB_FUSED_HEADS
+    NIB_FUSED_SHARED = 32,
+    NIB_FUSED_ANY =
+        NIB_FUSED_QKV | NIB_FUSED_GATE_UP | NIB_FUSED_EXPERTS | NIB_FUSED_HEADS | NIB_FUSED_SHARED
 };
 
 enum { NIB_FUSED_NAME = 256 };

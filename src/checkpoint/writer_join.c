@@ -354,8 +354,8 @@ static nib_status follow_family(nib_writer *w, const nib_name_index *names,
                 NIB_TRY(join_stack(w, &s, names, items, err));
             else
                 w->unjoined++;
-        } else if (!e->follows && e->stored == e->name &&
-                   nib__experts_written_name(theirs, w->family, w->prefixed, e->name)) {
+        } else if (!e->follows &&
+                   nib__experts_written_name(theirs, w->family, w->prefixed, e->stored)) {
             e->stored = nib__arena_copy(&w->arena, theirs, strlen(theirs));
             if (e->stored == NULL)
                 return nib__fail_memory(err, strlen(theirs), "a name");

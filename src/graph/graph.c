@@ -135,6 +135,7 @@ int nib__build_norm(nib_build *b, int64_t layer, const char *part, int64_t heads
                                          .heads = heads,
                                          .bias = form.bias,
                                          .centered = form.centered,
+                                         .flat = form.flat,
                                          .offset = form.offset,
                                          .eps = form.eps},
                       part);
@@ -167,7 +168,7 @@ int nib__graph_vector_shape(int64_t shape[NIB_NORM_RANK], const nib_graph_weight
         shape[0] = weight->n / weight->taps, shape[1] = 1, shape[2] = weight->taps;
         return 3;
     }
-    const bool by_head = weight->heads > 1;
+    const bool by_head = weight->heads > 1 && !weight->flat;
     shape[0] = by_head ? weight->heads : weight->n, shape[1] = weight->n / weight->heads;
     return by_head ? 2 : 1;
 }
@@ -335,6 +336,9 @@ int nib__emit_attention(nib_build *b, int q, nib_attention attention)
 
 int nib__emit_swiglu(nib_build *b, nib_gating gating, int gate, int up)
 {
+    int64_t columns = columns_of(b, gate);
+    if (up != NIB_NO_ID && (columns == 1 || columns > columns_of(b, up)))
+        columns = columns_of(b, up);
     return add_node(b,
                     (nib_graph_node){.op = NIB_OP_SWIGLU,
                                      .in = {gate, up},
@@ -343,8 +347,7 @@ int nib__emit_swiglu(nib_build *b, nib_gating gating, int gate, int up)
                                      .channel = gating.channel,
                                      .scale = gating.alpha,
                                      .cap = gating.limit},
-                    columns_of(b, gate) == 1 && up != NIB_NO_ID ? columns_of(b, up)
-                                                                : columns_of(b, gate));
+                    columns);
 }
 
 int nib__emit_add(nib_build *b, int x, int y)
@@ -374,14 +377,17 @@ int nib__emit_scale_by(nib_build *b, int x, int weight)
         columns_of(b, x));
 }
 
-int nib__emit_short_conv(nib_build *b, int x, int weight, bool gated)
+int nib__emit_short_conv(nib_build *b, int x, int weight, nib_conv_form form)
 {
-    enum { COLUMNS = 3 }; /* of each channel */
-    return add_node(
-        b,
-        (nib_graph_node){
-            .op = NIB_OP_SHORT_CONV, .in = {x, NIB_NO_ID}, .weight = weight, .gated = gated},
-        columns_of(b, x) / (gated ? COLUMNS : 1));
+    const nib_graph_weight *taps = weight_of(b, weight);
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_SHORT_CONV,
+                                     .in = {x, NIB_NO_ID},
+                                     .weight = weight,
+                                     .gated = form.gated,
+                                     .biased = form.biased,
+                                     .channel = form.channel},
+                    taps->n / nib__max(taps->taps, 1));
 }
 
 int nib__emit_delta_gates(nib_build *b, int beta, int a, int a_log, bool rates)
@@ -392,12 +398,31 @@ int nib__emit_delta_gates(nib_build *b, int beta, int a, int a_log, bool rates)
                     2 * columns_of(b, beta));
 }
 
-int nib__emit_gated_delta(nib_build *b, int qkv, int gates, nib_delta_size size)
+int nib__emit_gated_delta(nib_build *b, int qkv, int gates, nib_matrix_size size)
 {
     return add_node(
         b,
         (nib_graph_node){
-            .op = NIB_OP_GATED_DELTA, .in = {qkv, gates}, .weight = NIB_NO_ID, .delta = size},
+            .op = NIB_OP_GATED_DELTA, .in = {qkv, gates}, .weight = NIB_NO_ID, .matrix = size},
+        size.heads * size.value_dim);
+}
+
+int nib__emit_ssm_gates(nib_build *b, int x, int64_t channel, int a_log, double least, double most)
+{
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_SSM_GATES,
+                                     .in = {x, NIB_NO_ID},
+                                     .weight = a_log,
+                                     .channel = channel,
+                                     .scale = least,
+                                     .cap = most},
+                    2 * weight_of(b, a_log)->n);
+}
+
+int nib__emit_ssm(nib_build *b, int xbc, int gates, int skip, nib_matrix_size size)
+{
+    return add_node(
+        b, (nib_graph_node){.op = NIB_OP_SSM, .in = {xbc, gates}, .weight = skip, .matrix = size},
         size.heads * size.value_dim);
 }
 

@@ -40,6 +40,7 @@ typedef struct nib_graph_weight {
     double eps;        /* of a norm; 0: the config's */
     int64_t taps;      /* above 0: of a short convolution, [n / taps][1][taps], the newest input's
                           last */
+    bool flat;         /* a norm of several heads: stored as [n] */
     bool shares_input; /* a linear layer with the same input as the one before it */
 } nib_graph_weight;
 
@@ -54,24 +55,27 @@ typedef struct nib_graph_node {
     int in[NIB_NODE_INPUTS];    /* values; NIB_NO_ID: none */
     int out;                    /* value; NIB_NO_ID: writes state */
     int weight;                 /* weight; ROUTE: the bias, or factors of the experts' weights;
-                                   ATTN: the sinks; SCALE: a factor; SHORT_CONV: its taps;
-                                   DELTA_GATES: A_log, which dt_bias follows; NIB_NO_ID: none,
-                                   which for a NORM means 1 */
+                                   ATTN: the sinks; SCALE: a factor; SHORT_CONV: its taps, which a
+                                   bias may follow; DELTA_GATES, SSM_GATES: A_log, which dt_bias
+                                   follows; SSM: D; NIB_NO_ID: none, which for a NORM means 1 */
     int weight_step;            /* LINEAR_EXPERTS, LINEAR_HEADS: from one weight to the next one */
     int64_t layer;              /* decoder layer, whose state it reads or writes; -1: none */
     int64_t heads;              /* NORM, ROPE, ATTN, LINEAR_HEADS: rows per token */
-    int64_t channel;            /* ROPE: the first channel of a head that rotates; SWIGLU: the first
-                                   column of in[1] that it reads */
+    int64_t channel;            /* ROPE: the first channel of a head that rotates; the first column
+                                   that is read, SWIGLU: of in[1], SHORT_CONV, SSM_GATES: of in[0]
+                                 */
     bool part;                  /* NORM: of the first channels alone, in place */
-    double scale, cap;          /* ATTN, SCALE: nib_attn's, nib_scale's; SWIGLU: alpha and limit */
+    double scale, cap;          /* ATTN, SCALE: nib_attn's, nib_scale's; SWIGLU: alpha and limit;
+                                   SSM_GATES: the least and the largest dt */
     int64_t window;             /* ATTN: nib_attn's */
     bool chunked;               /* ATTN: nib_attn's */
     int table;                  /* ROPE: index of the rotation table */
     nib_activation activation;  /* SWIGLU; alone if in[1] is NIB_NO_ID */
     bool gated;                 /* SHORT_CONV: it has both gates; else silu follows */
+    bool biased;                /* SHORT_CONV: its bias follows its taps in the weights */
     const int32_t *order;       /* GATHER: [columns of out] */
     bool rates;                 /* DELTA_GATES: nib_delta_gates' */
-    nib_delta_size delta;       /* GATED_DELTA */
+    nib_matrix_size matrix;     /* GATED_DELTA, SSM */
     const nib_routing *routing; /* ROUTE, DISPATCH, LINEAR_EXPERTS, COMBINE */
 } nib_graph_node;
 
@@ -139,6 +143,7 @@ const nib_routing *nib__build_routing(nib_build *b, const nib_routing *routing);
 /* The form of a family's norms. */
 typedef struct nib_norm_form {
     bool centered, bias;
+    bool flat; /* nib_graph_weight.flat */
     double offset;
     double eps; /* 0: the config's */
 } nib_norm_form;
@@ -178,7 +183,8 @@ typedef struct nib_gating {
     double alpha, limit; /* NIB_SWIGLU_CLAMPED */
     int64_t channel;     /* the first column of `up` that is read */
 } nib_gating;
-/* up NIB_NO_ID: only the activation. A gate of one column is that of all columns of `up`. */
+/* up NIB_NO_ID: only the activation. A gate of one column is that of all columns of `up`; of more
+ * columns than `up` has, the first ones are read. */
 int nib__emit_swiglu(nib_build *b, nib_gating gating, int gate, int up);
 int nib__emit_add(nib_build *b, int x, int y);
 /* Experts. A routing value has top_k experts, then their weights; a value of rows of experts has
@@ -197,15 +203,26 @@ int nib__emit_combine(nib_build *b, int rows, int routing_value, const nib_routi
 int nib__emit_scale(nib_build *b, int x, double scale, double cap);
 /* Multiplies by a weight of one element. */
 int nib__emit_scale_by(nib_build *b, int x, int weight);
-/* A short convolution. gated: between two gates; x has three columns for each channel, all gates
- * before it, all gates after it, then all inputs. Else silu follows. It keeps the last inputs in
- * the state of its layer. */
-int nib__emit_short_conv(nib_build *b, int x, int weight, bool gated);
+/* How a short convolution reads its input. gated: between two gates; x has three columns for each
+ * channel, all gates before it, all gates after it, then all inputs. Else x has the inputs from
+ * `channel` on, and silu follows. */
+typedef struct nib_conv_form {
+    bool gated, biased; /* biased: the weight after that of the taps is the bias */
+    int64_t channel;
+} nib_conv_form;
+/* A short convolution. It keeps the last inputs in the state of its layer. */
+int nib__emit_short_conv(nib_build *b, int x, int weight, nib_conv_form form);
 /* Gates of the gated delta rule: beta of all heads, then their decays. a_log: a weight, which that
  * of dt_bias follows. */
 int nib__emit_delta_gates(nib_build *b, int beta, int a, int a_log, bool rates);
 /* The gated delta rule over q, k and v. Its matrices are in the state of its layer. */
-int nib__emit_gated_delta(nib_build *b, int qkv, int gates, nib_delta_size size);
+int nib__emit_gated_delta(nib_build *b, int qkv, int gates, nib_matrix_size size);
+/* Gates of the state-space recurrence, from the columns of x from `channel` on: dt of all heads,
+ * from `least` to `most`, then their decays. a_log: a weight, which that of dt_bias follows. */
+int nib__emit_ssm_gates(nib_build *b, int x, int64_t channel, int a_log, double least, double most);
+/* The state-space recurrence over x, B and C. skip: a weight, D. Its matrices are in the state of
+ * its layer. */
+int nib__emit_ssm(nib_build *b, int xbc, int gates, int skip, nib_matrix_size size);
 /* Columns first .. first + count - 1 of each of `heads` equal parts of a row. */
 typedef struct nib_columns {
     int64_t heads, first, count;

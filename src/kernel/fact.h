@@ -35,6 +35,8 @@ typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG
     X(SHORT_CONV, "short_conv")   /* a causal convolution of each channel over the last tokens */  \
     X(DELTA_GATES, "delta_gates") /* the two gates of each head of GATED_DELTA */                  \
     X(GATED_DELTA, "gated_delta") /* the gated delta rule: linear attention over a matrix */       \
+    X(SSM_GATES, "ssm_gates")     /* the step and the decay of each head of SSM */                 \
+    X(SSM, "ssm")                 /* the state-space recurrence of Mamba-2, over a matrix */       \
     X(GATHER, "gather")           /* reorders columns to a weight's act-order */                   \
     X(ROUTE, "route")             /* chooses each token's experts from the router's logits */      \
     X(SORT, "sort")               /* lists the rows of each expert, from the choice of ROUTE */    \

@@ -65,7 +65,8 @@ typedef union nib_run {
     void (*scale)(const nib_scale *a, int64_t m0, int64_t m1);
     void (*short_conv)(const nib_short_conv *a, int64_t channel0, int64_t channel1);
     void (*delta_gates)(const nib_delta_gates *a, int64_t m0, int64_t m1);
-    void (*gated_delta)(const nib_gated_delta *a, int64_t part0, int64_t part1);
+    void (*ssm_gates)(const nib_ssm_gates *a, int64_t m0, int64_t m1);
+    void (*recurrence)(const nib_recurrence *a, int64_t part0, int64_t part1);
     void (*gather)(const nib_gather *a, int64_t m0, int64_t m1);
     void (*route)(const nib_route_tokens *a, int64_t m0, int64_t m1);
     void (*sort)(const nib_sort_rows *a);
@@ -185,6 +186,7 @@ extern const nib_family nib__family_token; /* embed, norm, rope, swiglu, add, ca
 extern const nib_family nib__family_experts;        /* of mixtures: experts_rows.c */
 extern const nib_family nib__family_conv;           /* short convolutions: conv_rows.c */
 extern const nib_family nib__family_delta;          /* the gated delta rule: delta_rows.c */
+extern const nib_family nib__family_ssm;            /* Mamba-2: ssm_rows.c */
 extern const nib_family nib__family_attn;           /* attention: attn_rows.c */
 extern const nib_family nib__family_sample;         /* sampling: sample_rows.c */
 extern const nib_family nib__family_attn_dx;        /* its gradients: attn_dx_rows.c */

@@ -122,12 +122,19 @@ static void run_delta_gates(const nib_kernel *row, const void *args, int64_t beg
     row->run.delta_gates(args, begin, end);
 }
 
-/* Parts are blocks of columns of a value head. */
-static void run_gated_delta(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
-                            void *scratch)
+static void run_ssm_gates(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                          void *scratch)
 {
     (void)scratch;
-    row->run.gated_delta(args, begin, end);
+    row->run.ssm_gates(args, begin, end);
+}
+
+/* Parts are blocks of columns of a value head. */
+static void run_recurrence(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                           void *scratch)
+{
+    (void)scratch;
+    row->run.recurrence(args, begin, end);
 }
 
 static void run_gather(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
@@ -286,7 +293,9 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
     [NIB_OP_SHORT_CONV] = {run_short_conv, .values = 3},
     [NIB_OP_DELTA_GATES] = {run_delta_gates, .values = 4, .by_tokens = true},
     /* beside its state, which step_cost.c counts */
-    [NIB_OP_GATED_DELTA] = {run_gated_delta, .values = 2},
+    [NIB_OP_GATED_DELTA] = {run_recurrence, .values = 2},
+    [NIB_OP_SSM_GATES] = {run_ssm_gates, .values = 3, .by_tokens = true},
+    [NIB_OP_SSM] = {run_recurrence, .values = 2},
     [NIB_OP_GATHER] = {run_gather, .values = 2, .by_tokens = true},
     [NIB_OP_ROUTE] = {run_route, .values = 1, .by_tokens = true},
     [NIB_OP_SORT] = {run_sort, .values = 1},

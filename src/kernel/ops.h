@@ -320,69 +320,100 @@ typedef struct nib_delta_gates {
     int64_t m, heads, ldb, lda, ldo;
 } nib_delta_gates;
 
+/* The gates of SSM, computed in f64 and rounded once: dt = log(1 + e^(x + dt_bias)), at least
+ * `least` and at most `most`, and the decay e^(-rate * dt), which multiplies the state. */
+typedef struct nib_ssm_gates {
+    const float *x;              /* [m][ldx], of the heads */
+    const float *rate, *dt_bias; /* [heads] */
+    float *out;                  /* [m][ldo]: dt of all heads, then their decays */
+    double least, most;
+    int64_t m, heads, ldx, ldo;
+} nib_ssm_gates;
+
 enum {
-    NIB_DELTA_COLUMNS = 32,   /* of a value head, which a part computes: in L1 for 256 keys */
-    NIB_DELTA_KEYS_MAX = 256, /* channels of a key */
+    NIB_MATRIX_COLUMNS = 32,                /* a state has room for whole blocks of them */
+    NIB_DELTA_COLUMNS = NIB_MATRIX_COLUMNS, /* of a value head, which a part of the gated delta rule
+                                               computes: in L1 for 256 keys */
+    NIB_SSM_COLUMNS = 64,                   /* likewise of SSM */
+    NIB_MATRIX_KEYS_MAX = 256,              /* channels of a key */
 };
 
-/* Heads of keys serve equally many heads of values: consecutive ones, or by turns, so that head h
- * of values is served by head h % key_heads of keys. */
-typedef struct nib_delta_size {
+/* A recurrence over matrices: a matrix [key_dim][value_dim] for each head of values. Heads of keys
+ * serve equally many heads of values: consecutive ones, or by turns, so that head h of values is
+ * served by head h % key_heads of keys. In Mamba-2, B is the key, C the query and x the value. */
+typedef struct nib_matrix_size {
     int64_t key_heads, heads; /* of keys and queries; of values */
     int64_t key_dim, value_dim;
     bool by_turns;
-} nib_delta_size;
+} nib_matrix_size;
 
-/* Values of a token that runs again: keys, values, betas and decays. */
-NIB_INLINE int64_t nib__delta_token_values(const nib_delta_size *s)
+/* Values of a state. SSM: [heads][key_dim][value_dim]. GATED_DELTA: [heads][blocks][key_dim]
+ * [NIB_DELTA_COLUMNS], so that a part's are in one piece; columns after value_dim are zeros. */
+NIB_INLINE int64_t nib__matrix_values(const nib_matrix_size *s)
+{
+    return s->heads * s->key_dim * nib__round_up(s->value_dim, NIB_MATRIX_COLUMNS);
+}
+/* Columns of q, k and v. */
+NIB_INLINE int64_t nib__matrix_columns(const nib_matrix_size *s)
+{
+    return 2 * s->key_heads * s->key_dim + s->heads * s->value_dim;
+}
+/* Values of a token that runs again: keys and values, in the order of its columns, and gates. */
+NIB_INLINE int64_t nib__matrix_token_values(const nib_matrix_size *s)
 {
     return s->key_heads * s->key_dim + s->heads * s->value_dim + 2 * s->heads;
 }
-/* Blocks of columns of a value head. */
-NIB_INLINE int64_t nib__delta_blocks(const nib_delta_size *s)
+/* Blocks of `columns` columns of a value head. */
+NIB_INLINE int64_t nib__matrix_blocks(const nib_matrix_size *s, int64_t columns)
 {
-    return nib__ceil_div(s->value_dim, NIB_DELTA_COLUMNS);
-}
-/* Values of a state, [heads][blocks][key_dim][NIB_DELTA_COLUMNS]: a part's are in one piece.
- * Columns after value_dim are zeros. */
-NIB_INLINE int64_t nib__delta_state_values(const nib_delta_size *s)
-{
-    return s->heads * nib__delta_blocks(s) * s->key_dim * NIB_DELTA_COLUMNS;
+    return nib__ceil_div(s->value_dim, columns);
 }
 
 /* The tokens of one sequence in a pass. */
-typedef struct nib_delta_run {
-    float *state; /* [nib__delta_state_values], before the first of these tokens */
+typedef struct nib_matrix_run {
+    float *state; /* [nib__matrix_values], before the first of these tokens */
     bool empty;   /* it is all zeros, whatever memory holds */
-    /* [again][nib__delta_token_values]: tokens of earlier passes that the state does not have yet.
+    /* [again][nib__matrix_token_values]: tokens of earlier passes that the state does not have yet.
      * They run first, without output. */
     const float *earlier;
     int64_t again;
     int64_t kept; /* the state after so many tokens, earlier ones first, is written; 0: none */
     int64_t first, end; /* in `slots` */
-} nib_delta_run;
+} nib_matrix_run;
 
-/* The gated delta rule (Yang, Kautz and Hatamizadeh, 2024): linear attention over a matrix S
- * [key_dim][value_dim] for each value head. With k^ = k / sqrt(|k|^2 + 1e-6), and q^ likewise,
- * times key_dim^-1/2:
+/* A pass of a recurrence over matrices. Lanes are columns of a value head, and a part takes a block
+ * of them through all tokens in order, so a token has the same bits whatever else is in the pass.
+ * Sums are fused multiply-adds, other products round. The two recurrences:
+ *
+ * GATED_DELTA, the gated delta rule (Yang, Kautz and Hatamizadeh, 2024), with k^ = k / sqrt(|k|^2 +
+ * 1e-6), and q^ likewise, times key_dim^-1/2:
  *
  *   S = decay S;  u = beta (v - S^T k^);  S = S + k^ u^T;  out = S^T q^
  *
  * Column by column, channels of the key ascending: r = the sum from 0 of (decay S) k^, u = beta *
- * (v - r), S = k^ u + (decay S), out = the sum from 0 of S q^. Sums are fused multiply-adds, the
- * other products round. |k|^2 is a sum in lanes, as in a norm. Lanes are columns, and a part takes
- * a block of columns of a value head through all tokens in order, so a token has the same bits
- * whatever else is in the pass. */
-typedef struct nib_gated_delta {
-    const float *x;     /* [m][ldx]: q [key_heads][key_dim], k likewise, v [heads][value_dim] */
-    const float *gates; /* [m][ldg]: nib_delta_gates.out */
+ * (v - r), S = k^ u + (decay S), out = the sum from 0 of S q^. |k|^2 is a sum in lanes, as in a
+ * norm.
+ *
+ * SSM, the state-space recurrence of Mamba-2 (Dao and Gu, 2024):
+ *
+ *   S = decay S + B (dt x)^T;  out = S^T C + skip x
+ *
+ * Column by column, rows n of S ascending: S = (dt x) B + (decay S), out = the sum from 0 of S C;
+ * then out = skip x + out. */
+typedef struct nib_recurrence {
+    /* [m][ldx]. GATED_DELTA: q [key_heads][key_dim], k likewise, v [heads][value_dim].
+     * SSM: x [heads][value_dim], B [key_heads][key_dim], C likewise. */
+    const float *x;
+    const float *gates; /* [m][ldg]: nib_delta_gates.out, nib_ssm_gates.out */
+    const float *skip;  /* SSM: [heads] */
     float *out;         /* [m][ldo]: [heads][value_dim]; not x */
     int64_t ldx, ldg, ldo;
-    nib_delta_size size;
+    int64_t logged; /* the first of the columns of x that a token brings when it runs again */
+    nib_matrix_size size;
     const int32_t *slots; /* [m] indices of rows, by run, in order within each */
-    const nib_delta_run *runs;
+    const nib_matrix_run *runs;
     int64_t count; /* of runs */
-} nib_gated_delta;
+} nib_recurrence;
 
 /* out[i][j] = x[i][order[j]]: inputs in the order of a weight's stored columns */
 typedef struct nib_gather {

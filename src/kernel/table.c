@@ -19,6 +19,7 @@ static const nib_family *const families[] = {
     &nib__family_experts,
     &nib__family_conv,
     &nib__family_delta,
+    &nib__family_ssm,
     &nib__family_attn,
     &nib__family_sample,
     &nib__family_attn_dx,

@@ -76,12 +76,11 @@ static double row_bytes(const nib_runner *r, const nib_node *n)
     return values * sizeof(float);
 }
 
-/* The matrices of gated DeltaNet, which a pass reads and writes once. */
-static double matrix_bytes(const nib_node *n)
+/* Each pass reads and writes the matrices of a sequence. */
+static void count_recurrence(const nib_runner *r, const nib_node *n, work of, nib_op_line *out)
 {
-    return n->op == NIB_OP_GATED_DELTA
-               ? 2.0 * (double)nib__delta_state_values(&n->of->delta) * sizeof(float)
-               : 0;
+    const double values = (double)nib__matrix_values(&n->of->matrix);
+    out->bytes = of.tokens * row_bytes(r, n) + 2 * of.passes * values * sizeof(float);
 }
 
 static nib_op_line line_of(const bench *b, const nib_node *n, int64_t m, work of)
@@ -101,8 +100,10 @@ static nib_op_line line_of(const bench *b, const nib_node *n, int64_t m, work of
         count_linear(r, n, tokens, of, &l);
     else if (n->op == NIB_OP_ATTN)
         count_attention(r, n, of, &l);
+    else if (n->op == NIB_OP_GATED_DELTA || n->op == NIB_OP_SSM)
+        count_recurrence(r, n, of, &l);
     else
-        l.bytes = tokens * row_bytes(r, n) + of.passes * matrix_bytes(n);
+        l.bytes = tokens * row_bytes(r, n);
     if (!on_device || machine->measured) {
         l.bandwidth = machine->bytes_per_s;
         l.peak = is_linear ? machine->rate[nib__use_at(n->uses, m)->kernel->unit] : 0;

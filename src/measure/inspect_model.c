@@ -62,7 +62,7 @@ static nib_status list_expected(nib_expected **out, size_t *count, const nib_net
     }
     for (size_t i = 0; i < norms; i++) {
         const nib_graph_weight *norm = nib__graph_weight(&net->graph, NIB_WEIGHT_NORM, i);
-        const bool own = norm->heads > 1;
+        const bool own = norm->heads > 1 && !norm->flat;
         list[used++] = (nib_expected){.name = norm->name,
                                       .n = own              ? norm->heads
                                            : norm->taps > 0 ? norm->n / norm->taps

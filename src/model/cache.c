@@ -26,7 +26,7 @@ nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t conte
                                      .has = c->conv_layers,
                                      .channels = nib__config_conv_channels(c),
                                      .taps = c->conv_taps,
-                                     .delta = c->delta,
+                                     .matrix = c->matrix,
                                      .slots = NIB_CACHE_SPARE}};
 }
 

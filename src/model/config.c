@@ -10,6 +10,7 @@
 #include "config_rope.h"
 #include "config_values.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -232,6 +233,58 @@ static bool read_layer_types(reader *r, size_t at)
     return nib__layers_read_types(&r->layers, r->family, &r->json, r->arena);
 }
 
+/* layers_block_type: the older name in families with Mamba-2. */
+static bool read_block_types(reader *r, size_t at)
+{
+    return r->family->mamba ? read_layer_types(r, at) : read_unknown(r);
+}
+
+/* An infinite number: Infinity, or as transformers 5 writes it, {"__float__": "Infinity"}. */
+static bool read_infinite(reader *r)
+{
+    if (!nib__config_check_event(&r->json, NIB_JSON_OBJECT))
+        return false;
+    bool infinite = true;
+    while (nib__json_next(&r->json) == NIB_JSON_KEY) {
+        infinite = infinite && nib__json_is(&r->json, "__float__");
+        infinite = nib__json_next(&r->json) == NIB_JSON_STRING && infinite &&
+                   nib__json_is(&r->json, "Infinity");
+    }
+    if (!infinite)
+        nib__json_fail(&r->json, "a number or {\"__float__\": \"Infinity\"} is expected");
+    return infinite && nib__config_check_event(&r->json, NIB_JSON_OBJECT_END);
+}
+
+/* time_step_limit: the least and the largest dt. */
+static bool read_step_limit(reader *r, size_t at)
+{
+    (void)at;
+    double *const to[] = {&r->c.least_step, &r->c.most_step};
+    if (!r->family->mamba)
+        return read_unknown(r);
+    if (nib__json_next(&r->json) == NIB_JSON_NULL)
+        return true;
+    if (!nib__config_check_event(&r->json, NIB_JSON_ARRAY))
+        return false;
+    for (size_t i = 0; i < COUNT(to); i++) {
+        *to[i] = (double)INFINITY;
+        if (nib__json_next(&r->json) != NIB_JSON_NUMBER ? !read_infinite(r)
+                                                        : !nib__json_double(&r->json, to[i]))
+            return false;
+    }
+    if (r->c.most_step >= DBL_MAX) /* as Nibble writes it */
+        r->c.most_step = (double)INFINITY;
+    if (!(r->c.least_step >= 0 && r->c.least_step < r->c.most_step)) {
+        nib__json_fail(&r->json,
+                       "time_step_limit is %g to %g; two ascending numbers from 0 on are "
+                       "expected",
+                       r->c.least_step, r->c.most_step);
+        return false;
+    }
+    nib__json_next(&r->json);
+    return nib__config_check_event(&r->json, NIB_JSON_ARRAY_END);
+}
+
 static bool read_layer_numbers(reader *r, size_t at)
 {
     return nib__layers_read_numbers(member_at(r, at), &r->json, r->arena);
@@ -356,6 +409,8 @@ static const struct {
     {"no_rope_layers", read_rotates, 0},
     {"no_rope_layer_interval", read_interval, AT(layers.rotate_interval)},
     {"layer_types", read_layer_types, 0},
+    {"layers_block_type", read_block_types, 0},
+    {"time_step_limit", read_step_limit, 0},
     {"mlp_only_layers", read_layer_numbers, AT(layers.dense)},
     {"moe_layers", read_layer_numbers, AT(layers.mixed)},
     {"full_attn_idxs", read_layer_numbers, AT(layers.attending)},
@@ -525,6 +580,7 @@ static void set_defaults(reader *r)
     r->bias = family->absent.bias;
     r->layers.window = family->absent.window;
     r->rope.sections = family->mrope;
+    c->most_step = (double)INFINITY;
 }
 
 /* ---- checks ---- */
@@ -683,7 +739,7 @@ nib_status nib__config_parse(nib_config *out, const char *name, const char *text
     NIB_TRY(nib__config_check_shared(c, name, err));
     NIB_TRY(nib__config_check_mixture(c, name, err));
     NIB_TRY(nib__config_check_latent(c, name, err));
-    NIB_TRY(nib__config_check_delta(c, name, err));
+    NIB_TRY(nib__config_check_matrix(c, name, err));
     *out = *c;
     return NIB_OK;
 }

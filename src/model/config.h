@@ -44,7 +44,8 @@ typedef enum nib_arch {
     NIB_ARCH_LFM2,
     NIB_ARCH_QWEN3_NEXT,
     NIB_ARCH_QWEN3_5,
-    NIB_ARCH_QWEN3_5_MOE
+    NIB_ARCH_QWEN3_5_MOE,
+    NIB_ARCH_GRANITE_HYBRID
 } nib_arch;
 
 typedef enum nib_rope_kind {
@@ -121,6 +122,8 @@ typedef struct nib_config {
     bool query_unrotated;       /* those of layers without RoPE; else those of layers with it */
     const float *rope_divisors; /* [head_dim / 2] divisor of each frequency; NULL: all 1 */
     const bool *rope_layers;    /* [layers] layers that use RoPE; NULL: all */
+    int64_t position_type;      /* position_embedding_type of Granite 4: 0: no layer uses RoPE */
+    bool unrotated;             /* no layer uses RoPE */
     int64_t rope_dims;          /* leading channels of a head that rotate; 0: all */
     bool rope_interleaved;      /* rotates pairs (2i, 2i + 1) */
     double local_theta;         /* rope_theta of layers with a window, without scaling; 0: the same
@@ -137,10 +140,15 @@ typedef struct nib_config {
     /* [layers] layers with a short convolution in place of attention, which keep no keys; NULL:
      * none */
     const bool *conv_layers;
-    int64_t conv_taps;     /* inputs that it reads */
-    nib_delta_size delta;  /* the gated delta rule after it; heads 0: none */
-    bool delta_converted;  /* its weights are as llama.cpp's converter leaves them: z apart from q,
-                              k and v, and -e^A_log */
+    int64_t conv_taps;      /* inputs that it reads */
+    nib_matrix_size matrix; /* of the recurrence after it; heads 0: none */
+    /* Mamba-2: what config.json says that heads * value_dim is, as a multiple of the width; biases
+     * of the convolution and of the projections; the range of dt, 0 and infinity unless given */
+    int64_t mamba_expand;
+    bool conv_bias, mamba_bias;
+    double least_step, most_step;
+    bool delta_converted; /* the weights of gated DeltaNet are as llama.cpp's converter leaves them:
+                             z apart from q, k and v, and -e^A_log */
     int64_t full_interval; /* every so many layers one has attention, unless layer_types is given;
                               0: the family's default */
     /* LFM2: the MLPs are two thirds of ffn wide, times ffn_factor, rounded up to ffn_multiple; with
@@ -158,7 +166,7 @@ typedef struct nib_config {
 
 NIB_INLINE bool nib__config_has_rope(const nib_config *c, int64_t layer)
 {
-    return c->rope_layers == NULL || c->rope_layers[layer];
+    return !c->unrotated && (c->rope_layers == NULL || c->rope_layers[layer]);
 }
 
 /* Whether a layer's MLP is a mixture of experts. */
@@ -182,11 +190,10 @@ NIB_INLINE bool nib__config_has_conv(const nib_config *c, int64_t layer)
     return c->conv_layers != NULL && c->conv_layers[layer];
 }
 
-/* Channels of the convolution: the hidden state, or q, k and v of the gated delta rule. */
+/* Channels of the convolution: the hidden state, or q, k and v of the recurrence. */
 NIB_INLINE int64_t nib__config_conv_channels(const nib_config *c)
 {
-    const nib_delta_size *d = &c->delta;
-    return d->heads == 0 ? c->width : 2 * d->key_heads * d->key_dim + d->heads * d->value_dim;
+    return c->matrix.heads == 0 ? c->width : nib__matrix_columns(&c->matrix);
 }
 
 /* Window of a layer; 0: it sees all positions. */

@@ -122,8 +122,8 @@ static nib_status read_delta(nib_config *c, const nib_gguf *g, const char *arch,
     for (int64_t i = 0; i < c->layers; i++)
         has[i] = (i + 1) % every != 0;
     c->conv_layers = every > 1 ? has : NULL;
-    c->delta.value_dim = width / heads;
-    c->delta.by_turns = !nib__family_of(c)->joined_delta;
+    c->matrix.value_dim = width / heads;
+    c->matrix.by_turns = !nib__family_of(c)->joined_delta;
     c->delta_converted = true;
     return NIB_OK;
 }

@@ -207,6 +207,11 @@ static nib_status apply_key(nib_config *c, const nib_family_key *key, const nib_
         return apply_word(c, key, entry, name, err);
     if (!given && key->older)
         return NIB_OK;
+    if (key->text != NULL &&
+        (!given || (entry->event == NIB_JSON_STRING && strcmp(entry->text, key->text) == 0))) {
+        nib__keys_set(c, key, 0);
+        return NIB_OK;
+    }
     const bool none = null && key->least <= 0; /* null means no cap */
     const double value = given ? entry->number : none ? 0 : key->absent;
     if (!nib__keys_allows(key, value)) {

@@ -27,6 +27,11 @@ const char *nib__layers_local(const nib_family_row *family)
                                                  : "sliding_attention";
 }
 
+const char *nib__layers_full(const nib_family_row *family)
+{
+    return family->mamba ? "attention" : "full_attention";
+}
+
 /* layer_types: one name per layer. */
 bool nib__layers_read_types(nib_layers_given *s, const nib_family_row *family, nib_json *j,
                             nib_arena *arena)
@@ -37,13 +42,15 @@ bool nib__layers_read_types(nib_layers_given *s, const nib_family_row *family, n
         return false;
     s->sliding = allocate_list(j, arena);
     for (s->type_count = 0; s->sliding != NULL && nib__json_next(j) == NIB_JSON_STRING;) {
-        const bool slides = nib__json_is(j, nib__layers_local(family));
+        const bool slides = nib__json_is(j, nib__layers_local(family)) ||
+                            (family->mamba && nib__json_is(j, "linear_attention"));
         if (s->type_count == NIB_LAYERS_MAX) {
             nib__json_fail(j, "at most %d layers are supported", NIB_LAYERS_MAX);
             return false;
         }
         s->sliding[s->type_count++] = slides;
-        if (s->other_type || slides || nib__json_is(j, "full_attention"))
+        if (s->other_type || slides || nib__json_is(j, "full_attention") ||
+            (family->mamba && nib__json_is(j, "attention")))
             continue;
         s->other_type = nib__json_string(j, arena, NULL);
         if (!s->other_type)
@@ -228,10 +235,9 @@ static nib_status check_types(const nib_config *c, const nib_layers_given *s, co
                          name, s->type_count, c->layers);
     if (s->other_type)
         return nib__fail(
-            err, NIB_UNSUPPORTED,
-            "%s: layer_types names \"%s\"; only full_attention and %s are supported", name,
-            nib__escape_name(shown, sizeof shown, s->other_type, strlen(s->other_type)),
-            nib__layers_local(nib__family_of(c)));
+            err, NIB_UNSUPPORTED, "%s: layer_types names \"%s\"; only %s and %s are supported",
+            name, nib__escape_name(shown, sizeof shown, s->other_type, strlen(s->other_type)),
+            nib__layers_full(nib__family_of(c)), nib__layers_local(nib__family_of(c)));
     return NIB_OK;
 }
 
@@ -372,14 +378,15 @@ static nib_status find_convolutions(nib_config *c, const nib_layers_given *s, co
     bool any = false, all = true, differs = false;
     if (s->attending.count > 0 && (family->state_type == NULL || !listed))
         nib__ledger_add_unread(ledger, "config-key", "config.json", "full_attn_idxs", "a list");
-    if (family->state_type == NULL || (!listed && s->sliding == NULL && every == 0))
+    if (family->state_type == NULL ||
+        (!listed && s->sliding == NULL && every == 0 && !family->mamba))
         return NIB_OK;
     NIB_TRY(check_types(c, s, name, err));
     bool *convolves = nib__arena_take(arena, (uint64_t)c->layers, sizeof *convolves);
     if (convolves == NULL)
         return nib__fail_memory(err, (uint64_t)c->layers, "a list of layers");
     for (int64_t i = 0; i < c->layers; i++)
-        convolves[i] = listed || (every > 0 && (i + 1) % every != 0);
+        convolves[i] = listed || (every > 0 && (i + 1) % every != 0) || family->mamba;
     if (listed)
         NIB_TRY(mark_layers(convolves, c, &s->attending, "full_attn_idxs", name, false, err));
     for (int64_t i = 0; i < c->layers; i++) {

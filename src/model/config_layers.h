@@ -48,6 +48,8 @@ bool nib__layers_read_window(nib_layers_given *given, nib_json *json);
 /* What layer_types calls attention that the family limits to a window or a chunk, or what it has in
  * place of attention. */
 const char *nib__layers_local(const struct nib_family_row *family);
+/* What it calls attention without such a limit. */
+const char *nib__layers_full(const struct nib_family_row *family);
 /* Sets windows, RoPE, experts and convolutions of layers in config, whose family and sizes must be
  * set. Adds to ledger (NULL allowed) a line for each key that is overruled. */
 nib_status nib__layers_apply(nib_config *config, const nib_layers_given *given, const char *name,

@@ -4,6 +4,8 @@
  */
 #include "config_values.h"
 
+#include "arch.h"
+
 #include "config_layers.h"
 
 #include <inttypes.h>
@@ -195,15 +197,23 @@ nib_status nib__config_check_latent(const nib_config *c, const char *name, nib_e
                            name, c->layers, c->heads, LATENT_HEADS);
 }
 
-nib_status nib__config_check_delta(const nib_config *c, const char *name, nib_err *err)
+nib_status nib__config_check_matrix(const nib_config *c, const char *name, nib_err *err)
 {
-    const nib_delta_size *d = &c->delta;
-    if (d->heads == 0 || d->heads % d->key_heads == 0)
+    const nib_matrix_size *d = &c->matrix;
+    const bool mamba = nib__family_of(c)->mamba;
+    if (d->heads == 0 || c->conv_layers == NULL)
         return NIB_OK;
-    return nib__fail(err, NIB_BAD_INPUT,
-                     "%s: linear_num_value_heads %" PRId64
-                     " is not a multiple of linear_num_key_heads %" PRId64,
-                     name, d->heads, d->key_heads);
+    if (d->heads % d->key_heads != 0)
+        return nib__fail(err, NIB_BAD_INPUT, "%s: %s %" PRId64 " is not a multiple of %s %" PRId64,
+                         name, mamba ? "mamba_n_heads" : "linear_num_value_heads", d->heads,
+                         mamba ? "mamba_n_groups" : "linear_num_key_heads", d->key_heads);
+    if (mamba && d->heads * d->value_dim != c->mamba_expand * c->width)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: mamba_n_heads %" PRId64 " times mamba_d_head %" PRId64 " is %" PRId64
+                         ", but mamba_expand %" PRId64 " times hidden_size %" PRId64 " is %" PRId64,
+                         name, d->heads, d->value_dim, d->heads * d->value_dim, c->mamba_expand,
+                         c->width, c->mamba_expand * c->width);
+    return NIB_OK;
 }
 
 nib_status nib__config_check(const nib_config *c, const char *name, const nib_config_names *names,

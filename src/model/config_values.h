@@ -39,7 +39,7 @@ nib_status nib__config_check_mixture(const nib_config *config, const char *name,
 /* The same for the sizes of latent attention, if the config has it. */
 nib_status nib__config_check_latent(const nib_config *config, const char *name, nib_err *err);
 /* Checks that heads of keys of the gated delta rule serve equally many of values. */
-nib_status nib__config_check_delta(const nib_config *config, const char *name, nib_err *err);
+nib_status nib__config_check_matrix(const nib_config *config, const char *name, nib_err *err);
 /* Checks layers that share keys and values, and the table of inputs of layers. */
 nib_status nib__config_check_shared(const nib_config *config, const char *name, nib_err *err);
 nib_status nib__config_check(const nib_config *config, const char *name,

@@ -9,6 +9,7 @@
 
 #include "json.h"
 
+#include <float.h>
 #include <math.h>
 
 /* Whether llama3 parameters with this high_freq_factor give these divisors. */
@@ -185,7 +186,19 @@ static void put_layer_types(nib_jsonw *w, const nib_config *c)
     for (int64_t i = 0; i < c->layers; i++)
         nib__jsonw_string(w, nib__config_window(c, i) > 0 || nib__config_has_conv(c, i)
                                  ? nib__layers_local(nib__family_of(c))
-                                 : "full_attention");
+                                 : nib__layers_full(nib__family_of(c)));
+    nib__jsonw_array_end(w);
+}
+
+/* The range of Mamba-2's dt, if it has one. JSON has no infinity. */
+static void put_steps(nib_jsonw *w, const nib_config *c)
+{
+    if (!nib__family_of(c)->mamba || (c->least_step == 0 && c->most_step == (double)INFINITY))
+        return;
+    nib__jsonw_key(w, "time_step_limit");
+    nib__jsonw_array(w);
+    nib__jsonw_double(w, c->least_step);
+    nib__jsonw_double(w, fmin(c->most_step, DBL_MAX));
     nib__jsonw_array_end(w);
 }
 
@@ -278,8 +291,9 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     if (family->biases != NIB_BIASES_OWN && c.mlp_bias)
         nib__jsonw_pair_bool(&w, "mlp_bias", true);
     put_windows(&w, &c);
-    if (c.conv_layers != NULL)
+    if (c.conv_layers != NULL || family->mamba)
         put_layer_types(&w, &c);
+    put_steps(&w, &c);
     put_rope_layers(&w, &c);
     nib__jsonw_pair_bool(&w, "tie_word_embeddings", c.tied);
     put_type(&w, c.dtype);

@@ -4,6 +4,8 @@
  */
 #include "lower.h"
 
+#include "portable_math.h"
+
 #include <inttypes.h>
 #include <math.h>
 
@@ -101,6 +103,7 @@ static int list_read_buffers(const nib_node *node, bool direct, int out[3])
     case NIB_OP_STORE_KV: return node->of->in[1] >= 0 ? 2 : 1;
     case NIB_OP_DELTA_GATES:
     case NIB_OP_GATED_DELTA:
+    case NIB_OP_SSM:
     case NIB_OP_ADD: return 2;
     case NIB_OP_DISPATCH: /* the sorted rows instead of the choice */
     case NIB_OP_LINEAR_EXPERTS: out[1] = NIB_BUFFER_ROUTED; return 2;
@@ -479,10 +482,14 @@ static nib_status add_short_conv(lowering *l, const nib_graph_node *from)
 {
     nib_node node = node_of(l, from);
     const nib_graph_weight *w = weight_of(l, from);
-    const int64_t channels = w->n / w->taps;
-    float *stored, *values = nib__arena_take(l->arena, (uint64_t)w->n, sizeof *values);
+    const int64_t channels = w->n / w->taps, count = w->n + (from->biased ? channels : 0);
+    float *stored, *values = nib__arena_take(l->arena, (uint64_t)count, sizeof *values);
     if (values == NULL)
-        return nib__fail_memory(l->err, (uint64_t)w->n * sizeof *values, w->name);
+        return nib__fail_memory(l->err, (uint64_t)count * sizeof *values, w->name);
+    if (from->biased) {
+        NIB_TRY(read_vector(&stored, l, w + 1));
+        memcpy(values + w->n, stored, (size_t)channels * sizeof *values);
+    }
     NIB_TRY(read_vector(&stored, l, w));
     for (int64_t c = 0; c < channels; c++)
         for (int64_t tap = 0; tap < w->taps; tap++)
@@ -491,8 +498,8 @@ static nib_status add_short_conv(lowering *l, const nib_graph_node *from)
     return add_op(l, node);
 }
 
-/* The gates of the gated delta rule, with A_log and dt_bias. */
-static nib_status add_delta_gates(lowering *l, const nib_graph_node *from)
+/* The gates of a recurrence, with A_log and dt_bias. */
+static nib_status add_gates(lowering *l, const nib_graph_node *from)
 {
     nib_node node = node_of(l, from);
     const nib_graph_weight *a_log = weight_of(l, from);
@@ -502,7 +509,8 @@ static nib_status add_delta_gates(lowering *l, const nib_graph_node *from)
         return nib__fail_memory(l->err, (uint64_t)(2 * a_log->n) * sizeof *values, a_log->name);
     NIB_TRY(read_vector(&rates, l, a_log));
     NIB_TRY(read_vector(&biases, l, a_log + 1));
-    memcpy(values, rates, (size_t)a_log->n * sizeof *values);
+    for (int64_t i = 0; i < a_log->n; i++)
+        values[i] = from->op == NIB_OP_SSM_GATES ? (float)nib__exp((double)rates[i]) : rates[i];
     memcpy(values + a_log->n, biases, (size_t)a_log->n * sizeof *values);
     node.weight = values, node.width = a_log->n;
     return add_op(l, node);
@@ -549,10 +557,12 @@ static nib_status lower_node(lowering *l, const nib_graph_node *node, size_t *co
     case NIB_OP_LINEAR_HEADS: return add_linear_heads(l, node);
     case NIB_OP_NORM: return add_norm(l, node);
     case NIB_OP_ATTN:
+    case NIB_OP_SSM:
     case NIB_OP_SCALE: return add_with_vector(l, node);
     case NIB_OP_ROUTE: return add_route(l, node);
     case NIB_OP_SHORT_CONV: return add_short_conv(l, node);
-    case NIB_OP_DELTA_GATES: return add_delta_gates(l, node);
+    case NIB_OP_DELTA_GATES:
+    case NIB_OP_SSM_GATES: return add_gates(l, node);
     case NIB_OP_GATHER: return add_gather(l, node);
     case NIB_OP_SWIGLU:
     case NIB_OP_ADD: return add_elementwise(l, node);

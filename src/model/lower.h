@@ -35,12 +35,13 @@ typedef struct nib_node {
      * operation works in place. ROPE_COPY: keys, values, queries. NORM_QUANT: `other` has the
      * norm's rows, for an observer. */
     int from, other, to;
-    int64_t width;          /* NORM: of a row; ROPE, DELTA_GATES: heads; ADD, SWIGLU, GATHER:
+    int64_t width; /* NORM: of a row; ROPE, DELTA_GATES, SSM_GATES: heads; ADD, SWIGLU, GATHER:
                                columns; SHORT_CONV: channels */
     int64_t rows_per_token; /* NORM: heads for q and k norms, else 1; GATHER: likewise, or 0 */
     int64_t from_column, to_column; /* GATHER: the first of a row */
-    /* NORM, NORM_QUANT: [width], followed by the bias, if any; SHORT_CONV: [taps][width];
-     * DELTA_GATES: A_log, then dt_bias; a GPU address once the runner is open */
+    /* NORM, NORM_QUANT: [width], followed by the bias, if any; SHORT_CONV: [taps][width], likewise;
+     * DELTA_GATES: A_log, then dt_bias; SSM_GATES: e^A_log, then dt_bias; SSM: D; a GPU address
+     * once the runner is open */
     const float *weight;
     const nib_graph_weight *entry; /* NORM, NORM_QUANT */
     const nib_graph_node *of;      /* the graph's node; SORT, MOVE of ROUTED: with the routing */

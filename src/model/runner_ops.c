@@ -262,16 +262,18 @@ static nib_status run_short_conv(nib_runner *r, const nib_node *node, int64_t m,
     (void)err; /* no row runs on a GPU */
     const int64_t channels = node->width;
     const bool gated = node->of->gated;
-    const float *columns = nib__node_values(r, node, node->from);
+    const float *columns = nib__node_values(r, node, node->from) + node->of->channel;
+    const int64_t taps = r->kv.states.shape.taps;
     const nib_short_conv args = {.x = gated ? columns + 2 * channels : columns,
                                  .before = gated ? columns : NULL,
                                  .after = gated ? columns + channels : NULL,
                                  .weight = node->weight,
+                                 .bias = node->of->biased ? node->weight + taps * channels : NULL,
                                  .silu = !gated,
                                  .out = nib__node_values(r, node, node->to),
                                  .m = m,
                                  .channels = channels,
-                                 .taps = r->kv.states.shape.taps,
+                                 .taps = taps,
                                  .ldx = r->ops.ld[node->from],
                                  .ldo = r->ops.ld[node->to],
                                  .sequence = r->sides[node->side].sequences,
@@ -300,24 +302,43 @@ static nib_status run_delta_gates(nib_runner *r, const nib_node *node, int64_t m
     return nib__run_rows(r, node->row, &args, m, err);
 }
 
-static nib_status run_gated_delta(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+static nib_status run_ssm_gates(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    const nib_ssm_gates args = {.x = nib__node_values(r, node, node->from) + node->of->channel,
+                                .rate = node->weight,
+                                .dt_bias = node->weight + node->width,
+                                .out = nib__node_values(r, node, node->to),
+                                .least = node->of->scale,
+                                .most = node->of->cap,
+                                .m = m,
+                                .heads = node->width,
+                                .ldx = r->ops.ld[node->from],
+                                .ldo = r->ops.ld[node->to]};
+    return nib__run_rows(r, node->row, &args, m, err);
+}
+
+static nib_status run_recurrence(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     (void)err; /* no row runs on a GPU */
-    const nib_delta_size *size = &node->of->delta;
+    const nib_matrix_size *size = &node->of->matrix;
+    const bool ssm = node->op == NIB_OP_SSM;
     nib_states *states = &r->kv.states;
     const nib_side *side = &r->sides[node->side];
-    const nib_gated_delta args = {
+    const nib_recurrence args = {
         .x = nib__node_values(r, node, node->from),
         .gates = nib__node_values(r, node, node->other),
         .out = nib__node_values(r, node, node->to),
         .ldx = r->ops.ld[node->from],
         .ldg = r->ops.ld[node->other],
         .ldo = r->ops.ld[node->to],
+        .skip = node->weight,
+        .logged = ssm ? 0 : size->key_heads * size->key_dim,
         .size = *size,
         .slots = states->slots,
         .runs = states->runs,
         .count = nib__states_list(states, node->layer, side->sequences, side->positions, m)};
-    const int64_t parts = size->heads * nib__delta_blocks(size);
+    const int64_t parts =
+        size->heads * nib__matrix_blocks(size, ssm ? NIB_SSM_COLUMNS : NIB_DELTA_COLUMNS);
     nib_part p = nib__part_of(r, node->row, &args, 0, parts);
     nib__pool_run(r->engine->pool, parts, nib__grain_for(r, parts), false, nib__job_part, &p);
     nib__states_keep(states, node->layer, &args, side->sequences);
@@ -518,7 +539,9 @@ static nib_status (*const runs[NIB_OP_COUNT])(nib_runner *, const nib_node *, in
     [NIB_OP_SCALE] = run_scale,
     [NIB_OP_SHORT_CONV] = run_short_conv,
     [NIB_OP_DELTA_GATES] = run_delta_gates,
-    [NIB_OP_GATED_DELTA] = run_gated_delta,
+    [NIB_OP_GATED_DELTA] = run_recurrence,
+    [NIB_OP_SSM_GATES] = run_ssm_gates,
+    [NIB_OP_SSM] = run_recurrence,
     [NIB_OP_GATHER] = run_gather,
     [NIB_OP_ATTN] = run_attn,
     [NIB_OP_QUANT] = run_quant,

@@ -22,9 +22,9 @@ static int64_t room_of(const nib_state_shape *s) { return s->taps - 1 + NIB_STAT
 /* Values of the matrices of a layer and sequence, and of its log. */
 static int64_t matrix_values(const nib_state_shape *s)
 {
-    return s->delta.heads == 0 ? 0
-                               : nib__delta_state_values(&s->delta) +
-                                     NIB_STATE_SPARE * nib__delta_token_values(&s->delta);
+    return s->matrix.heads == 0 ? 0
+                                : nib__matrix_values(&s->matrix) +
+                                      NIB_STATE_SPARE * nib__matrix_token_values(&s->matrix);
 }
 
 nib_status nib__states_measure(uint64_t *bytes, const nib_state_shape *s, nib_err *err)
@@ -201,8 +201,8 @@ void nib__states_read(const nib_states *s, int64_t sequence, int64_t layer, int6
         memcpy(to, input_at(s, sequence, layer, p), input_bytes(s));
     if (s->each == 0)
         return;
-    const size_t matrices = (size_t)nib__delta_state_values(&s->shape.delta),
-                 log = logged * (size_t)nib__delta_token_values(&s->shape.delta);
+    const size_t matrices = (size_t)nib__matrix_values(&s->shape.matrix),
+                 log = logged * (size_t)nib__matrix_token_values(&s->shape.matrix);
     memcpy(to, &logged, sizeof logged);
     to += sizeof logged;
     memset(to, 0, (size_t)s->each * sizeof *s->block);
@@ -233,17 +233,17 @@ float *nib__states_layer(const nib_states *s, int64_t layer)
     return inputs_of(s, s->place[layer], 0);
 }
 
-/* ---- a pass of the gated delta rule ---- */
+/* ---- a pass of a recurrence over matrices ---- */
 
 /* Fills in the state of a run, and how many tokens its matrices are written with. */
-static void start_run(nib_states *s, int64_t place, nib_delta_run *run, int64_t sequence,
+static void start_run(nib_states *s, int64_t place, nib_matrix_run *run, int64_t sequence,
                       int64_t begin)
 {
     const int64_t at = s->reached[place * s->shape.sequences + sequence],
                   end = begin + run->end - run->first, certain = nib__min(begin, s->held[sequence]),
                   to = nib__max(at, nib__max(certain, end - NIB_STATE_SPARE));
     run->state = matrices_of(s, place, sequence);
-    run->earlier = run->state + nib__delta_state_values(&s->shape.delta);
+    run->earlier = run->state + nib__matrix_values(&s->shape.matrix);
     run->empty = at == 0;
     run->again = begin - at;
     run->kept = to - at;
@@ -257,7 +257,7 @@ int64_t nib__states_list(nib_states *s, int64_t layer, const int32_t *sequence,
         int32_t *run = &s->run_of[sequence[i]];
         if (*run < 0) {
             *run = (int32_t)count;
-            s->runs[count++] = (nib_delta_run){.end = 0};
+            s->runs[count++] = (nib_matrix_run){.end = 0};
         }
         s->runs[*run].end++;
     }
@@ -276,20 +276,20 @@ int64_t nib__states_list(nib_states *s, int64_t layer, const int32_t *sequence,
     return count;
 }
 
-void nib__states_keep(nib_states *s, int64_t layer, const nib_gated_delta *pass,
+void nib__states_keep(nib_states *s, int64_t layer, const nib_recurrence *pass,
                       const int32_t *sequence)
 {
-    const nib_delta_size *size = &s->shape.delta;
-    const int64_t width = nib__delta_token_values(size), keys = size->key_heads * size->key_dim,
-                  gates = 2 * size->heads;
+    const nib_matrix_size *size = &s->shape.matrix;
+    const int64_t width = nib__matrix_token_values(size), gates = 2 * size->heads;
     for (int64_t r = 0; r < pass->count; r++) {
-        const nib_delta_run *run = &pass->runs[r];
-        float *log = run->state + nib__delta_state_values(size), *to = log;
+        const nib_matrix_run *run = &pass->runs[r];
+        float *log = run->state + nib__matrix_values(size), *to = log;
         for (int64_t i = run->kept; i < run->again; i++, to += width)
             memmove(to, log + i * width, (size_t)width * sizeof *log);
         for (int64_t i = run->first + nib__max(run->kept - run->again, 0); i < run->end; i++) {
             const int64_t slot = pass->slots[i];
-            memcpy(to, pass->x + slot * pass->ldx + keys, (size_t)(width - gates) * sizeof *to);
+            memcpy(to, pass->x + slot * pass->ldx + pass->logged,
+                   (size_t)(width - gates) * sizeof *to);
             memcpy(to + width - gates, pass->gates + slot * pass->ldg, (size_t)gates * sizeof *to);
             to += width;
         }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What layers keep of a sequence in place of keys and values, f32 whatever the type of the KV
- * cache: the last inputs of their short convolution, and the matrices of the gated delta rule.
+ * cache: the last inputs of their short convolution, and the matrices of the gated delta rule or of
+ * Mamba-2.
  *
  * An input is in the row of its position modulo the rows, so a sequence can be rolled back by
  * NIB_STATE_SPARE positions, and to its start. A matrix cannot be taken back. So a pass writes it
@@ -25,8 +26,8 @@ typedef struct nib_state_shape {
     int64_t layers;  /* of the model */
     const bool *has; /* [layers] layers with a state; NULL: none */
     int64_t channels, taps, sequences;
-    nib_delta_size delta; /* of their matrices; heads 0: none */
-    int64_t slots;        /* most of a pass */
+    nib_matrix_size matrix; /* of their matrices; heads 0: none */
+    int64_t slots;          /* most of a pass */
 } nib_state_shape;
 
 typedef struct nib_states {
@@ -42,9 +43,9 @@ typedef struct nib_states {
     int32_t *firsts;  /* [sequences] the first position whose input is there */
     int32_t *reached; /* [count][sequences] tokens that the matrices have; the log has the others */
     int32_t *held;    /* [sequences] nib__states_hold's position */
-    /* The pass, for nib_gated_delta: [slots], and [sequences] runs; run_of: -1 between passes */
+    /* The pass, for nib_recurrence: [slots], and [sequences] runs; run_of: -1 between passes */
     int32_t *slots, *run_of;
-    nib_delta_run *runs;
+    nib_matrix_run *runs;
 } nib_states;
 
 /* Layers with a state, and bytes of all states. NIB_NO_MEMORY: they are over a limit. */
@@ -82,7 +83,7 @@ float *nib__states_layer(const nib_states *states, int64_t layer);
 int64_t nib__states_list(nib_states *states, int64_t layer, const int32_t *sequence,
                          const int32_t *position, int64_t m);
 /* After the pass: logs the tokens that the matrices do not have. */
-void nib__states_keep(nib_states *states, int64_t layer, const nib_gated_delta *pass,
+void nib__states_keep(nib_states *states, int64_t layer, const nib_recurrence *pass,
                       const int32_t *sequence);
 
 #endif

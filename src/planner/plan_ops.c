@@ -11,9 +11,10 @@
 #include <stdio.h>
 
 static const nib_op of_inference[] = {
-    NIB_OP_NORM,     NIB_OP_ROPE,    NIB_OP_ATTN,       NIB_OP_STORE_KV,    NIB_OP_SWIGLU,
-    NIB_OP_ADD,      NIB_OP_GATHER,  NIB_OP_SCALE,      NIB_OP_ROUTE,       NIB_OP_SORT,
-    NIB_OP_DISPATCH, NIB_OP_COMBINE, NIB_OP_SHORT_CONV, NIB_OP_DELTA_GATES, NIB_OP_GATED_DELTA};
+    NIB_OP_NORM,      NIB_OP_ROPE,    NIB_OP_ATTN,       NIB_OP_STORE_KV,    NIB_OP_SWIGLU,
+    NIB_OP_ADD,       NIB_OP_GATHER,  NIB_OP_SCALE,      NIB_OP_ROUTE,       NIB_OP_SORT,
+    NIB_OP_DISPATCH,  NIB_OP_COMBINE, NIB_OP_SHORT_CONV, NIB_OP_DELTA_GATES, NIB_OP_GATED_DELTA,
+    NIB_OP_SSM_GATES, NIB_OP_SSM};
 
 /* Operations of a training step, which run on the CPU. */
 static const nib_op of_training[] = {
@@ -44,7 +45,8 @@ static bool is_used(const nib_assignment *plan, nib_op op)
     bool used = forward != NIB_OP_SCALE && forward != NIB_OP_ROUTE && forward != NIB_OP_DISPATCH &&
                 forward != NIB_OP_COMBINE && forward != NIB_OP_SINKS_DW &&
                 forward != NIB_OP_SHORT_CONV && forward != NIB_OP_DELTA_GATES &&
-                forward != NIB_OP_GATED_DELTA;
+                forward != NIB_OP_GATED_DELTA && forward != NIB_OP_SSM_GATES &&
+                forward != NIB_OP_SSM;
     for (size_t i = 0; g != NULL && !used && i < g->node_count; i++)
         used = g->nodes[i].op == forward ||
                (forward == NIB_OP_SINKS_DW && g->nodes[i].op == NIB_OP_ATTN &&

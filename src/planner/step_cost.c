@@ -47,14 +47,15 @@ static double rest_seconds(const step *s, const nib_graph_node *node)
     return rest > 0 ? values * sizeof(float) / rate + m->launch_s : 0;
 }
 
-/* Every pass reads and writes the matrices of a sequence; each token then takes six operations per
- * value of them. */
-static double delta_seconds(const step *s, const nib_graph_node *node)
+/* Every pass reads and writes the matrices of a sequence; each token then takes five or six
+ * operations per value of them. */
+static double recurrence_seconds(const step *s, const nib_graph_node *node)
 {
-    enum { SUMS = 6, COPIES = 2 };
+    enum { SUMS_DELTA = 6, SUMS_SSM = 5, COPIES = 2 };
+    const double sums = node->op == NIB_OP_SSM ? SUMS_SSM : SUMS_DELTA;
     const nib_machine *m = machine_of(s, node->op);
-    const double values = (double)nib__delta_state_values(&node->delta);
-    return fmax(SUMS * s->tokens * values / m->rate[NIB_UNIT_F32],
+    const double values = (double)nib__matrix_values(&node->matrix);
+    return fmax(sums * s->tokens * values / m->rate[NIB_UNIT_F32],
                 COPIES * values * sizeof(float) / m->bytes_per_s);
 }
 
@@ -88,8 +89,8 @@ static double other_seconds(const step *s)
             sum += machine_of(s, NIB_OP_SORT)->launch_s;
         if (node->op == NIB_OP_LINEAR_HEADS)
             sum += rest_seconds(s, node);
-        if (node->op == NIB_OP_GATED_DELTA)
-            sum += delta_seconds(s, node);
+        if (node->op == NIB_OP_GATED_DELTA || node->op == NIB_OP_SSM)
+            sum += recurrence_seconds(s, node);
         if (node->op == NIB_OP_ATTN)
             sum += attention_seconds(s, columns, cached_values(g, i), node);
     }

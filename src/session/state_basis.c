@@ -62,12 +62,12 @@ static void put_graph(nib_text *out, const nib_graph *g)
                                   n->table,         n->activation, n->chunked};
         nib__text_str(out, nib__op_names[n->op]);
         put_numbers(out, numbers, COUNT(numbers));
-        if (n->gated || n->delta.heads > 0 ||
+        if (n->gated || n->matrix.heads > 0 ||
             n->rates) /* others keep the hash of earlier programs */
             put_numbers(out,
-                        (double[]){n->gated, (double)n->delta.key_heads, (double)n->delta.heads,
-                                   (double)n->delta.key_dim, (double)n->delta.value_dim,
-                                   n->delta.by_turns, n->rates},
+                        (double[]){n->gated, (double)n->matrix.key_heads, (double)n->matrix.heads,
+                                   (double)n->matrix.key_dim, (double)n->matrix.value_dim,
+                                   n->matrix.by_turns, n->rates},
                         7);
     }
 }

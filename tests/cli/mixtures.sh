@@ -5,7 +5,7 @@ models=$REPO/tests/golden/models
 tensors() { "$REPO/tests/cli/tensors" "$@"; }
 
 # written and read back: the same values, in every format that can hold them
-for family in qwen3_moe mixtral glm4_moe granitemoe gpt_oss; do
+for family in qwen3_moe mixtral glm4_moe granitemoe gpt_oss granite_hybrid granite_hybrid_moe; do
     for format in nibble torchao compressed-tensors; do
         rm -rf codes back
         check "$family: int8 in $format" nibble quantize "$models/$family" codes --recipe int8wo --format $format --quiet

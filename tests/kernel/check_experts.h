@@ -6,7 +6,7 @@
 #ifndef NIB_CHECK_EXPERTS_H
 #define NIB_CHECK_EXPERTS_H
 
-#include "check_delta.h"
+#include "check_recurrence.h"
 
 /* ---- route ---- */
 
@@ -303,7 +303,9 @@ static token_check token_check_of(nib_op op)
     case NIB_OP_GATHER: return check_gather;
     case NIB_OP_SHORT_CONV: return check_short_conv;
     case NIB_OP_DELTA_GATES: return check_delta_gates;
-    case NIB_OP_GATED_DELTA: return check_gated_delta;
+    case NIB_OP_SSM_GATES: return check_ssm_gates;
+    case NIB_OP_SSM:
+    case NIB_OP_GATED_DELTA: return check_recurrence;
     case NIB_OP_ROPE: return check_rope;
     case NIB_OP_EMBED: return check_embed;
     case NIB_OP_STORE_KV: return check_store;

@@ -120,6 +120,9 @@ static const open_how convolving = {
 /* Layers with the gated delta rule, whose matrices are not taken back. */
 static const open_how recurrent = {
     .path = "tests/golden/models/qwen3_5", .recipe = "8da4w-g16", .context = CONTEXT};
+/* Layers with Mamba-2, likewise. */
+static const open_how ssm = {
+    .path = "tests/golden/models/granite_hybrid_moe", .recipe = "8da4w-g16", .context = CONTEXT};
 static const open_how *tested = &tales;
 
 static nib_batch *open_batch(opened *o, int sequences)
@@ -529,6 +532,12 @@ static void test_gated_delta(void **state)
     check_states(&recurrent);
 }
 
+static void test_mamba(void **state)
+{
+    (void)state;
+    check_states(&ssm);
+}
+
 /* A prompt of `same` tokens that are the same in all prompts, then others. */
 static void ask_turn(given *g, int64_t same, int64_t count, int number)
 {
@@ -847,6 +856,7 @@ int main(void)
         cmocka_unit_test(test_drafts_change_nothing),
         cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_gated_delta),
+        cmocka_unit_test(test_mamba),
         cmocka_unit_test(test_turns_with_states),
         cmocka_unit_test(test_without_snapshots),
         cmocka_unit_test(test_states_on_disk),

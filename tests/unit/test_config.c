@@ -683,6 +683,7 @@ static void same_lists(nib_config *a, nib_config *b)
     } lists[] = {
         {(const void **)&a->window_layers, (const void **)&b->window_layers, layers},
         {(const void **)&a->rope_layers, (const void **)&b->rope_layers, layers},
+        {(const void **)&a->conv_layers, (const void **)&b->conv_layers, layers},
         {(const void **)&a->rope_short, (const void **)&b->rope_short, pairs * sizeof(float)},
         {(const void **)&a->rope_long, (const void **)&b->rope_long, pairs * sizeof(float)},
     };
@@ -746,6 +747,18 @@ static void test_config_round_trip(void **state)
     expect_round_trip("exaone4", "\"sliding_window\":8,\"sliding_window_pattern\":2");
     expect_round_trip("granite", "\"embedding_multiplier\":12,\"attention_multiplier\":0.015625,"
                                  "\"residual_multiplier\":0.22,\"logits_scaling\":8");
+    expect_round_trip("granitemoehybrid",
+                      "\"layer_types\":[\"mamba\",\"attention\"],\"mamba_n_heads\":8,"
+                      "\"mamba_n_groups\":2,\"time_step_limit\":[0.125,0.7],"
+                      "\"mamba_conv_bias\":false,\"num_experts_per_tok\":3,"
+                      "\"shared_intermediate_size\":96");
+    expect_round_trip("granitemoehybrid",
+                      "\"layer_types\":[\"linear_attention\",\"full_attention\"],"
+                      "\"mamba_n_heads\":4,\"num_local_experts\":0,\"mamba_proj_bias\":true,"
+                      "\"time_step_limit\":[0.25,Infinity]");
+    expect_round_trip("granitemoehybrid", "\"layer_types\":[\"attention\",\"attention\"],"
+                                          "\"num_local_experts\":0,\"num_experts_per_tok\":0,"
+                                          "\"position_embedding_type\":\"rope\"");
     expect_round_trip("gemma", "");
     expect_round_trip("gemma2", "\"query_pre_attn_scalar\":144,\"attn_logit_softcapping\":null,"
                                 "\"torch_dtype\":\"bfloat16\"");

@@ -367,7 +367,7 @@ static void test_gated_delta(void **state)
                  "01", true);
     parsed p;
     open_config(&p, "qwen3_next", "\"full_attention_interval\":2,\"linear_num_value_heads\":48");
-    const nib_delta_size *d = &p.config.delta;
+    const nib_matrix_size *d = &p.config.matrix;
     assert_true(d->key_heads == 16 && d->heads == 48 && d->key_dim == 128 && d->value_dim == 128);
     assert_true(p.config.conv_taps == 4 && p.config.moe.experts == 512 && p.config.moe.normalize);
     assert_int_equal(nib__config_conv_channels(&p.config), 2 * 2048 + 48 * 128);
@@ -392,6 +392,78 @@ static void test_gated_delta(void **state)
         expect_refused("qwen3_5_text", cases[i].json, cases[i].status);
     expect_refused("llama", "\"rope_parameters\":{\"mrope_section\":[1,1,0]}", NIB_BAD_INPUT);
     expect_refused("llama", "\"full_attention_interval\":2", NIB_BAD_INPUT);
+}
+
+#define MAMBA "\"mamba_n_heads\":8,\"mamba_d_state\":16,"
+#define MIXED MAMBA "\"layer_types\":[\"attention\",\"mamba\"]"
+
+static void expect_mamba(const char *more, const char *layers, bool rotates)
+{
+    parsed p;
+    open_config(&p, "granitemoehybrid", more);
+    assert_int_equal(p.status, NIB_OK);
+    for (int64_t i = 0; i < p.config.layers; i++)
+        assert_int_equal(nib__config_has_conv(&p.config, i), layers[i] == '1');
+    assert_int_equal(nib__config_has_rope(&p.config, 0), rotates);
+    close_parsed(&p);
+}
+
+/* Granite 4: layers with Mamba-2, its sizes, and the MLPs. */
+static void test_mamba(void **state)
+{
+    (void)state;
+    expect_mamba(MIXED, "01", false);
+    expect_mamba(MAMBA "\"layers_block_type\":[\"mamba\",\"attention\"]", "10", false);
+    expect_mamba(MAMBA "\"layer_types\":[\"linear_attention\",\"full_attention\"]", "10", false);
+    expect_mamba("\"layer_types\":[\"attention\",\"attention\"]", "00", false);
+    expect_mamba(MIXED ",\"position_embedding_type\":\"rope\"", "01", true);
+    expect_mamba(MIXED ",\"position_embedding_type\":null", "01", false);
+    parsed p;
+    open_config(&p, "granitemoehybrid",
+                MIXED ",\"mamba_n_groups\":2,\"time_step_limit\":[0.5,Infinity]");
+    const nib_matrix_size *s = &p.config.matrix;
+    assert_true(s->key_heads == 2 && s->heads == 8 && s->key_dim == 16 && s->value_dim == 16);
+    assert_true(p.config.conv_taps == 4 && p.config.conv_bias && !p.config.mamba_bias);
+    assert_true(p.config.least_step == 0.5 && isinf(p.config.most_step));
+    assert_true(p.config.moe.experts == 8 && p.config.moe.shared_ffn == 1024);
+    assert_int_equal(nib__config_conv_channels(&p.config), 2 * 2 * 16 + 8 * 16);
+    close_parsed(&p);
+    open_config(&p, "granitemoehybrid",
+                MIXED ",\"num_local_experts\":0,\"num_experts_per_tok\":0,"
+                      "\"shared_intermediate_size\":96,"
+                      "\"time_step_limit\":[0.0,{\"__float__\":\"Infinity\"}]");
+    assert_true(p.config.ffn == 96 && p.config.moe.experts == 0);
+    assert_true(p.config.least_step == 0 && isinf(p.config.most_step));
+    close_parsed(&p);
+    static const struct {
+        const char *json;
+        nib_status status;
+    } cases[] = {
+        {MAMBA "\"layer_types\":[\"mamba\",\"mamba\"]", NIB_UNSUPPORTED},
+        {"\"mamba_n_heads\":8", NIB_UNSUPPORTED}, /* without layer_types all have Mamba-2 */
+        {MAMBA "\"layer_types\":[\"mamba\",\"conv\"]", NIB_UNSUPPORTED},
+        {MAMBA "\"layer_types\":[\"mamba\"]", NIB_BAD_INPUT},
+        {MIXED ",\"mamba_n_groups\":3", NIB_BAD_INPUT},
+        {MIXED ",\"mamba_d_head\":15", NIB_BAD_INPUT},
+        {MIXED ",\"mamba_d_head\":\"wide\"", NIB_BAD_INPUT},
+        {MIXED ",\"mamba_d_head\":0", NIB_BAD_INPUT},
+        {MIXED ",\"mamba_expand\":3,\"mamba_d_head\":16", NIB_BAD_INPUT},
+        {MIXED ",\"mamba_d_state\":257", NIB_BAD_INPUT},
+        {MIXED ",\"mamba_d_conv\":1", NIB_BAD_INPUT},
+        {MIXED ",\"mamba_conv_bias\":3", NIB_BAD_INPUT},
+        {MIXED ",\"num_local_experts\":4,\"num_experts_per_tok\":0", NIB_BAD_INPUT},
+        {MIXED ",\"position_embedding_type\":\"alibi\"", NIB_UNSUPPORTED},
+        {MIXED ",\"normalization_function\":\"layernorm\"", NIB_UNSUPPORTED},
+        {MIXED ",\"time_step_limit\":[0.5,0.5]", NIB_BAD_INPUT},
+        {MIXED ",\"time_step_limit\":[-1,2]", NIB_BAD_INPUT},
+        {MIXED ",\"time_step_limit\":[0]", NIB_BAD_INPUT},
+        {MIXED ",\"time_step_limit\":[0,1,2]", NIB_BAD_INPUT},
+        {MIXED ",\"time_step_limit\":[0,{\"__float__\":\"NaN\"}]", NIB_BAD_INPUT},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        expect_refused("granitemoehybrid", cases[i].json, cases[i].status);
+    expect_refused("llama", "\"mamba_n_heads\":8", NIB_BAD_INPUT);
+    expect_refused("llama", "\"position_embedding_type\":\"nope\"", NIB_BAD_INPUT);
 }
 
 /* A family's own keys are refused with values that would change the result and are not supported.
@@ -787,6 +859,7 @@ int main(void)
         cmocka_unit_test(test_keys_of_one_family),
         cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_gated_delta),
+        cmocka_unit_test(test_mamba),
         cmocka_unit_test(test_refused_keys),
         cmocka_unit_test(test_wrong_values),
         cmocka_unit_test(test_long_lists),

@@ -157,6 +157,23 @@
     "\"mrope_interleaved\":true,\"mrope_section\":[11,11,10],\"partial_rotary_factor\":0.25,"      \
     "\"rope_theta\":10000000,\"rope_type\":\"default\"}"
 
+/* Granite 4. Without experts the sizes below are those of its MLP. */
+#define GRANITE4(attention_, residual, logits, embedding)                                          \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"attention_multiplier\":" attention_      \
+    ",\"embedding_multiplier\":" embedding ",\"hidden_act\":\"silu\",\"init_method\":\"mup\","     \
+    "\"initializer_range\":0.1,\"logits_scaling\":" logits ",\"mamba_chunk_size\":256,"            \
+    "\"mamba_conv_bias\":true,\"mamba_d_conv\":4,\"mamba_d_state\":128,\"mamba_expand\":2,"        \
+    "\"mamba_n_groups\":1,\"mamba_proj_bias\":false,\"normalization_function\":\"rmsnorm\","       \
+    "\"output_router_logits\":false,\"residual_multiplier\":" residual                             \
+    ",\"rms_norm_eps\":1e-05,\"rope_scaling\":null,\"rope_theta\":10000,\"router_aux_loss_coef\":" \
+    "0.0,\"tie_word_embeddings\":true,\"bos_token_id\":100257,\"eos_token_id\":100257"
+#define M5 "\"mamba\",\"mamba\",\"mamba\",\"mamba\",\"mamba\""
+#define M9 M5 ",\"mamba\",\"mamba\",\"mamba\",\"mamba\""
+#define LAYERS_OF_40                                                                               \
+    ",\"layer_types\":[" M5 ",\"attention\"," M9 ",\"attention\"," M9 ",\"attention\"," M9         \
+    ",\"attention\",\"mamba\",\"mamba\",\"mamba\",\"mamba\"],\"position_embedding_type\":\"nope\""
+#define NO_EXPERTS ",\"num_local_experts\":0,\"num_experts_per_tok\":0"
+
 typedef struct published {
     const char *name, *type, *class_name;
     int width, ffn, layers, heads, kv_heads, vocab, context;
@@ -334,6 +351,20 @@ static const published models[] = {
      262144, 26.893, 0, 0, DELTA(48) QWEN35},
     {"the text part of Qwen3.5-35B-A3B", "qwen3_5_moe_text", "Qwen3_5Moe", 2048, 512, 40, 16, 2,
      248320, 262144, 34.659, 0, 0, DELTA(32) DELTA_MIXTURE(256, 8) QWEN35},
+    {"granite-4.0-h-small", "granitemoehybrid", "GraniteMoeHybrid", 4096, 768, 40, 32, 8, 100352,
+     131072, 32.205, 0, 0,
+     GRANITE4("0.0078125", "0.22", "16", "12") LAYERS_OF_40
+     ",\"mamba_d_head\":64,\"mamba_n_heads\":128,\"num_experts_per_tok\":10,"
+     "\"num_local_experts\":72,\"shared_intermediate_size\":1536"},
+    {"granite-4.0-h-tiny", "granitemoehybrid", "GraniteMoeHybrid", 1536, 512, 40, 12, 4, 100352,
+     131072, 6.938, 0, 0,
+     GRANITE4("0.0078125", "0.22", "6", "12") LAYERS_OF_40
+     ",\"mamba_d_head\":64,\"mamba_n_heads\":48,\"num_experts_per_tok\":6,"
+     "\"num_local_experts\":64,\"shared_intermediate_size\":1024"},
+    {"granite-4.0-h-micro", "granitemoehybrid", "GraniteMoeHybrid", 2048, 8192, 40, 32, 8, 100352,
+     131072, 3.190, 0, 0,
+     GRANITE4("0.015625", "0.22", "8", "12") LAYERS_OF_40 NO_EXPERTS
+     ",\"mamba_d_head\":64,\"mamba_n_heads\":64,\"shared_intermediate_size\":8192"},
 };
 
 static void write_config(char *out, size_t size, const published *m)

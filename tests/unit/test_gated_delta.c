@@ -18,7 +18,7 @@ enum { BLOCKS = (VALUE + NIB_DELTA_COLUMNS - 1) / NIB_DELTA_COLUMNS };
 enum { STATE = HEADS * BLOCKS * KEY * NIB_DELTA_COLUMNS };
 enum { X = 2 * KEYS * KEY + HEADS * VALUE, OUT = HEADS * VALUE, GATES = 2 * HEADS };
 
-static const nib_delta_size size = {
+static const nib_matrix_size size = {
     .key_heads = KEYS, .heads = HEADS, .key_dim = KEY, .value_dim = VALUE};
 
 static uint64_t seed = 20261130;
@@ -88,23 +88,23 @@ static void run(const nib_kernel *row, int sequence, int64_t again, int64_t from
     }
     for (int64_t i = 0; i < to - from; i++)
         slots[i] = (int32_t)i;
-    const nib_delta_run runs[] = {{.state = states[sequence],
-                                   .empty = from == again,
-                                   .earlier = earlier[0],
-                                   .again = again,
-                                   .kept = kept - (from - again),
-                                   .end = to - from}};
-    const nib_gated_delta a = {.x = rows[sequence][from],
-                               .gates = gates[sequence][from],
-                               .out = out + from * OUT,
-                               .ldx = X,
-                               .ldg = GATES,
-                               .ldo = OUT,
-                               .size = size,
-                               .slots = slots,
-                               .runs = runs,
-                               .count = 1};
-    row->run.gated_delta(&a, 0, HEADS * nib__delta_blocks(&size));
+    const nib_matrix_run runs[] = {{.state = states[sequence],
+                                    .empty = from == again,
+                                    .earlier = earlier[0],
+                                    .again = again,
+                                    .kept = kept - (from - again),
+                                    .end = to - from}};
+    const nib_recurrence a = {.x = rows[sequence][from],
+                              .gates = gates[sequence][from],
+                              .out = out + from * OUT,
+                              .ldx = X,
+                              .ldg = GATES,
+                              .ldo = OUT,
+                              .size = size,
+                              .slots = slots,
+                              .runs = runs,
+                              .count = 1};
+    row->run.recurrence(&a, 0, HEADS * nib__matrix_blocks(&size, NIB_DELTA_COLUMNS));
 }
 
 static void check_row(const nib_kernel *row)

@@ -169,7 +169,7 @@ static nib_graph delta_graph(void)
     static const bool recurrent[] = {true, false};
     nib_config config = config_of(NIB_ARCH_QWEN3_NEXT);
     config.conv_layers = recurrent, config.conv_taps = 4;
-    config.delta = (nib_delta_size){.key_heads = 2, .heads = 6, .key_dim = 8, .value_dim = 12};
+    config.matrix = (nib_matrix_size){.key_heads = 2, .heads = 6, .key_dim = 8, .value_dim = 12};
     config.qk_norm = true;
     return graph_for(config);
 }
@@ -218,6 +218,67 @@ static void test_gated_delta(void **state)
     }
 }
 
+/* Granite 4 without experts: a layer with Mamba-2, then one with attention. */
+static nib_graph mamba_graph(void)
+{
+    static const bool recurrent[] = {true, false};
+    nib_config config = config_of(NIB_ARCH_GRANITE_HYBRID);
+    config.conv_layers = recurrent, config.conv_taps = 4, config.conv_bias = true;
+    config.matrix = (nib_matrix_size){.key_heads = 2, .heads = 6, .key_dim = 8, .value_dim = 12};
+    return graph_for(config);
+}
+
+static void test_mamba(void **state)
+{
+    static const char *const names[] = {
+        "model.embed_tokens",
+        "model.layers.0.input_layernorm",
+        "model.layers.0.mamba.in_proj",
+        "model.layers.0.mamba.conv1d",
+        "model.layers.0.mamba.conv1d.bias",
+        "model.layers.0.mamba.A_log",
+        "model.layers.0.mamba.dt_bias",
+        "model.layers.0.mamba.D",
+        "model.layers.0.mamba.norm",
+        "model.layers.0.mamba.out_proj",
+        "model.layers.0.post_attention_layernorm",
+        "model.layers.0.mlp.shared_expert.gate_proj",
+        "model.layers.0.mlp.shared_expert.up_proj",
+        "model.layers.0.mlp.shared_expert.down_proj",
+        "model.layers.1.input_layernorm",
+        "model.layers.1.self_attn.q_proj",
+        "model.layers.1.self_attn.k_proj",
+        "model.layers.1.self_attn.v_proj",
+        "model.layers.1.self_attn.o_proj",
+        "model.layers.1.post_attention_layernorm",
+        "model.layers.1.mlp.shared_expert.gate_proj",
+        "model.layers.1.mlp.shared_expert.up_proj",
+        "model.layers.1.mlp.shared_expert.down_proj",
+        "model.norm",
+        "lm_head",
+    };
+    enum { INNER = 6 * 12, CONV = INNER + 2 * 2 * 8, HEADS = 6 };
+    (void)state;
+    const nib_graph g = mamba_graph();
+    expect_weights(&g, names, COUNT(names));
+    assert_int_equal(g.weights[2].n, INNER + CONV + HEADS);
+    for (size_t i = 0; i < g.node_count; i++) {
+        const nib_graph_node *n = &g.nodes[i];
+        const int64_t columns = n->out >= 0 ? g.values[n->out].columns : 0;
+        if (n->op == NIB_OP_SHORT_CONV)
+            assert_true(n->channel == INNER && columns == CONV && n->biased && !n->gated);
+        if (n->op == NIB_OP_SSM_GATES)
+            assert_true(n->channel == INNER + CONV && columns == 2 * HEADS);
+        if (n->op == NIB_OP_SSM)
+            assert_int_equal(columns, INNER);
+        if (n->op == NIB_OP_SWIGLU && n->layer == 0 && g.nodes[i + 1].op == NIB_OP_NORM)
+            assert_true(columns == INNER && g.nodes[i + 1].heads == 2);
+    }
+    int64_t shape[NIB_NORM_RANK];
+    assert_int_equal(nib__graph_vector_shape(shape, &g.weights[8]), 1); /* of both groups */
+    assert_int_equal(shape[0], INNER);
+}
+
 /* ---- buffers ---- */
 
 static int last_reader(const nib_graph *g, int value)
@@ -250,7 +311,7 @@ static void expect_apart(const nib_graph *g, const nib_graph_buffers *b)
 static void test_buffers(void **state)
 {
     (void)state;
-    const nib_graph mixed[] = {convolving_graph(), delta_graph()};
+    const nib_graph mixed[] = {convolving_graph(), delta_graph(), mamba_graph()};
     for (size_t i = 0; i < COUNT(mixed); i++) {
         nib_graph_buffers buffers;
         assert_int_equal(nib__graph_buffers(&buffers, &mixed[i], &arena, NULL), NIB_OK);
@@ -507,6 +568,7 @@ int main(void)
         cmocka_unit_test(test_weights),
         cmocka_unit_test(test_convolution),
         cmocka_unit_test(test_gated_delta),
+        cmocka_unit_test(test_mamba),
         cmocka_unit_test(test_buffers),
         cmocka_unit_test(test_family_names_are_unique),
         cmocka_unit_test(test_wide_norms_are_not_in_place),

@@ -67,7 +67,9 @@ static const char *const families[] = {"llama2",
                                        "lfm2_listed",
                                        "qwen3_next",
                                        "qwen3_5",
-                                       "qwen3_5_moe"};
+                                       "qwen3_5_moe",
+                                       "granite_hybrid",
+                                       "granite_hybrid_moe"};
 
 /* One golden sequence. Views into the checkpoint. */
 typedef struct golden {
@@ -447,9 +449,18 @@ static void test_config_against_tensors(void **state)
         {"qwen3_next", "\"linear_num_key_heads\": 3"},   /* of 2, for 6 of values */
         {"qwen3_next", "\"linear_num_key_heads\": 4"},   /* not for 6 of values */
         {"qwen3_next", "\"linear_num_value_heads\": 4"},
-        {"qwen3_next", "\"shared_expert_intermediate_size\": 24"}, /* of 40 */
-        {"qwen3_5", "\"linear_value_head_dim\": 64"},              /* of 72 */
-        {"qwen3_5", "\"linear_key_head_dim\": 16"},                /* of 20 */
+        {"qwen3_next", "\"shared_expert_intermediate_size\": 24"},        /* of 40 */
+        {"qwen3_5", "\"linear_value_head_dim\": 64"},                     /* of 72 */
+        {"qwen3_5", "\"linear_key_head_dim\": 16"},                       /* of 20 */
+        {"granite_hybrid", "\"mamba_d_conv\": 3"},                        /* of 4 */
+        {"granite_hybrid", "\"mamba_d_state\": 16"},                      /* of 20 */
+        {"granite_hybrid", "\"mamba_n_heads\": 4, \"mamba_d_head\": 24"}, /* of 2 and 48 */
+        {"granite_hybrid", "\"mamba_n_heads\": 3"},
+        {"granite_hybrid", "\"shared_intermediate_size\": 48"}, /* of 64 */
+        {"granite_hybrid", "\"mamba_proj_bias\": true"},
+        {"granite_hybrid_moe", "\"mamba_conv_bias\": true"},
+        {"granite_hybrid_moe", "\"mamba_n_groups\": 4"}, /* not for 6 heads */
+        {"granite_hybrid_moe", "\"mamba_expand\": 3"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         char directory[256];

@@ -236,6 +236,17 @@ static void test_gated_delta(void **state)
     assert_int_equal(failures, 0);
 }
 
+/* Layers with Mamba-2, which roll back likewise. */
+static void test_mamba(void **state)
+{
+    (void)state;
+    failures = 0;
+    check_scheme("tests/golden/models/granite_hybrid", NULL, "f32", NULL);
+    check_scheme("tests/golden/models/granite_hybrid", "8da4w-g16", "bf16", "int8");
+    check_scheme("tests/golden/models/granite_hybrid_moe", "int8dq", "f32", NULL);
+    assert_int_equal(failures, 0);
+}
+
 /* Latent attention: heads of 16 by 48, whose groups are short; keys that hold the values. */
 static void test_latent(void **state)
 {
@@ -402,6 +413,7 @@ int main(void)
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_gated_delta),
+        cmocka_unit_test(test_mamba),
         cmocka_unit_test(test_latent),
         cmocka_unit_test(test_caches),
         cmocka_unit_test(test_gguf),

@@ -55,7 +55,7 @@ static void test_reach(void **state)
 }
 
 enum { LAYERS = 2, X = 2 * 3 + 2 * 2, GATES = 2 * 2 };
-static const nib_delta_size delta = {.key_heads = 1, .heads = 2, .key_dim = 3, .value_dim = 2};
+static const nib_matrix_size matrix = {.key_heads = 1, .heads = 2, .key_dim = 3, .value_dim = 2};
 
 /* A pass of m slots in a layer, whose rows hold their position; its matrices are not computed. */
 static int64_t pass(nib_states *s, int64_t layer, const int32_t *sequence, const int32_t *position,
@@ -68,14 +68,15 @@ static int64_t pass(nib_states *s, int64_t layer, const int32_t *sequence, const
         for (int64_t j = 0; j < GATES; j++)
             gates[i][j] = (float)(1000 * sequence[i] + position[i]);
     }
-    const nib_gated_delta args = {.x = x[0],
-                                  .gates = gates[0],
-                                  .ldx = X,
-                                  .ldg = GATES,
-                                  .size = delta,
-                                  .slots = s->slots,
-                                  .runs = s->runs,
-                                  .count = nib__states_list(s, layer, sequence, position, m)};
+    const nib_recurrence args = {.x = x[0],
+                                 .gates = gates[0],
+                                 .ldx = X,
+                                 .ldg = GATES,
+                                 .logged = 3,
+                                 .size = matrix,
+                                 .slots = s->slots,
+                                 .runs = s->runs,
+                                 .count = nib__states_list(s, layer, sequence, position, m)};
     nib__states_keep(s, layer, &args, sequence);
     return args.count;
 }
@@ -87,7 +88,7 @@ static void expect_log(nib_states *s, int64_t layer, int32_t sequence, int64_t f
     assert_int_equal(nib__states_list(s, layer, &sequence, &next, 1), 1);
     assert_int_equal(s->runs[0].again, to - from);
     assert_int_equal(s->runs[0].empty, from == 0);
-    const int64_t width = nib__delta_token_values(&delta);
+    const int64_t width = nib__matrix_token_values(&matrix);
     for (int64_t i = 0; i < (to - from) * width; i++)
         assert_true(s->runs[0].earlier[i] == (float)(1000 * sequence + from + i / width));
 }
@@ -104,7 +105,7 @@ static void test_log(void **state)
                                    .channels = X,
                                    .taps = 2,
                                    .sequences = 2,
-                                   .delta = delta,
+                                   .matrix = matrix,
                                    .slots = LENGTH};
     int32_t positions[LENGTH];
     nib_states s;
@@ -149,8 +150,9 @@ static void test_too_many(void **state)
 
 /* ---- in a session ---- */
 
-/* Short convolutions alone; and with the gated delta rule. */
-static const char *const models[] = {"tests/golden/models/lfm2", "tests/golden/models/qwen3_5"};
+/* Short convolutions alone; with the gated delta rule; with Mamba-2. */
+static const char *const models[] = {"tests/golden/models/lfm2", "tests/golden/models/qwen3_5",
+                                     "tests/golden/models/granite_hybrid"};
 
 static opened open_states(const char *path, const char *recipe, int sequences)
 {

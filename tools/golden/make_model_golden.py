@@ -25,8 +25,9 @@ from delta_families import DELTA
 from latent_families import LATENT
 from mixture_families import MIXTURES
 from model_families import FAMILIES as DENSE
+from ssm_families import SSM
 
-FAMILIES = {**DENSE, **MIXTURES, **LATENT, **DELTA}
+FAMILIES = {**DENSE, **MIXTURES, **LATENT, **DELTA, **SSM}
 
 SEED = 20261120
 COMMAND = "python3 tools/golden/make_model_golden.py"
@@ -64,7 +65,7 @@ EXPERTS = {
 
 def published(model_type, name, value):
     """The tensors of a checkpoint for one parameter: (name, value) pairs."""
-    if model_type == "granitemoe":  # stacks, under older names
+    if model_type.startswith("granitemoe"):  # stacks, under older names
         for new, old in (("router.", "router.layer."), ("experts.gate_up_proj", "input_linear.weight"),
                          ("experts.down_proj", "output_linear.weight")):
             name = name.replace(f"block_sparse_moe.{new}", f"block_sparse_moe.{old}")

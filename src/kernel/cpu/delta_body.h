@@ -16,14 +16,14 @@ enum {
 
 /* A block of columns of a value head. */
 typedef struct delta_block {
-    int64_t head, column, count;                        /* first column and columns */
-    float rows[NIB_DELTA_KEYS_MAX * NIB_DELTA_COLUMNS]; /* after tokens that are not kept */
+    int64_t head, column, count;                         /* first column and columns */
+    float rows[NIB_MATRIX_KEYS_MAX * NIB_DELTA_COLUMNS]; /* after tokens that are not kept */
 } delta_block;
 
 /* What a token brings for a value head. */
 typedef struct delta_token {
-    float q[NIB_DELTA_KEYS_MAX], k[NIB_DELTA_KEYS_MAX]; /* normalized */
-    const float *v;                                     /* from the block's first column on */
+    float q[NIB_MATRIX_KEYS_MAX], k[NIB_MATRIX_KEYS_MAX]; /* normalized */
+    const float *v;                                       /* from the block's first column on */
     float beta, decay;
     float *out; /* likewise; NULL: none is wanted */
 } delta_token;
@@ -119,10 +119,10 @@ static void delta_step(const delta_block *b, const float *from, float *to, int64
 }
 
 /* x: k, then v. q: NULL for a token that runs again. */
-static void delta_read(delta_token *t, const nib_gated_delta *a, const delta_block *b,
+static void delta_read(delta_token *t, const nib_recurrence *a, const delta_block *b,
                        const float *q, const float *x, const float *gates)
 {
-    const nib_delta_size *s = &a->size;
+    const nib_matrix_size *s = &a->size;
     const int64_t key_head =
                       s->by_turns ? b->head % s->key_heads : b->head / (s->heads / s->key_heads),
                   key = key_head * s->key_dim;
@@ -134,11 +134,11 @@ static void delta_read(delta_token *t, const nib_gated_delta *a, const delta_blo
 }
 
 /* Reads token i of a run. */
-static void delta_token_at(delta_token *t, const nib_gated_delta *a, const delta_block *b,
-                           const nib_delta_run *run, int64_t i)
+static void delta_token_at(delta_token *t, const nib_recurrence *a, const delta_block *b,
+                           const nib_matrix_run *run, int64_t i)
 {
-    const nib_delta_size *s = &a->size;
-    const int64_t width = nib__delta_token_values(s);
+    const nib_matrix_size *s = &a->size;
+    const int64_t width = nib__matrix_token_values(s);
     if (i < run->again) {
         const float *row = run->earlier + i * width;
         delta_read(t, a, b, NULL, row, row + width - 2 * s->heads);
@@ -152,8 +152,8 @@ static void delta_token_at(delta_token *t, const nib_gated_delta *a, const delta
 }
 
 /* Tokens that are kept change the state in place, the others a copy. ahead: the next state. */
-static void delta_run(delta_block *b, delta_token t[2], const nib_gated_delta *a,
-                      const nib_delta_run *run, float *state, const float *ahead)
+static void delta_run(delta_block *b, delta_token t[2], const nib_recurrence *a,
+                      const nib_matrix_run *run, float *state, const float *ahead)
 {
     const int64_t keys = a->size.key_dim, all = run->again + run->end - run->first;
     float *from = state;
@@ -177,9 +177,9 @@ static void delta_run(delta_block *b, delta_token t[2], const nib_gated_delta *a
     }
 }
 
-void NIB_DELTA(gated_delta)(const nib_gated_delta *a, int64_t part0, int64_t part1)
+void NIB_DELTA(gated_delta)(const nib_recurrence *a, int64_t part0, int64_t part1)
 {
-    const int64_t blocks = nib__delta_blocks(&a->size),
+    const int64_t blocks = nib__matrix_blocks(&a->size, NIB_DELTA_COLUMNS),
                   values = a->size.key_dim * NIB_DELTA_COLUMNS;
     delta_block b;
     delta_token t[2] = {{.out = NULL}}; /* their q is read before any token has one */

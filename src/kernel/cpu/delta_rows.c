@@ -12,9 +12,6 @@
 #define NIB_DELTA(name) nib__delta_##name##__ref
 #include "delta_body.h"
 
-/* log(1 + e^x) without overflow */
-static double softplus(double x) { return (x > 0 ? x : 0) + nib__log(1 + nib__exp(-fabs(x))); }
-
 static void delta_gates(const nib_delta_gates *a, int64_t m0, int64_t m1)
 {
     for (int64_t h = 0; h < a->heads; h++) {
@@ -23,7 +20,7 @@ static void delta_gates(const nib_delta_gates *a, int64_t m0, int64_t m1)
         for (int64_t m = m0; m < m1; m++) {
             const double b = (double)a->b[m * a->ldb + h], dt = (double)a->a[m * a->lda + h] + bias;
             a->out[m * a->ldo + h] = (float)(1 / (1 + nib__exp(-b)));
-            a->out[m * a->ldo + a->heads + h] = (float)nib__exp(-rate * softplus(dt));
+            a->out[m * a->ldo + a->heads + h] = (float)nib__exp(-rate * nib__softplus(dt));
         }
     }
 }
@@ -33,7 +30,7 @@ static void delta_gates(const nib_delta_gates *a, int64_t m0, int64_t m1)
         .name = "gated_delta_f32__" #target, .op = NIB_OP_GATED_DELTA, .code = NIB_ANY,            \
         .act = NIB_ANY, .input = NIB_ANY, .device = NIB_DEVICE_CPU, .conds = conditions,           \
         .arithmetic = NIB_ARITHMETIC_F32, .reference = ref, .rank = rank_, .unit = NIB_UNIT_F32,   \
-        .run = {.gated_delta = function}, .note = words                                            \
+        .run = {.recurrence = function}, .note = words                                             \
     }
 
 static const nib_kernel rows[] = {

@@ -8,7 +8,7 @@
 #include "kernel.h"
 
 #define NIB_DELTA_FUNCTIONS(isa)                                                                   \
-    void nib__delta_gated_delta__##isa(const nib_gated_delta *a, int64_t part0, int64_t part1)
+    void nib__delta_gated_delta__##isa(const nib_recurrence *a, int64_t part0, int64_t part1)
 
 NIB_DELTA_FUNCTIONS(ref);
 NIB_DELTA_FUNCTIONS(avx2);

@@ -30,7 +30,8 @@ typedef struct nib_family_key {
     bool older;         /* an older name of another key, which it overrules; absent: it does not */
     double absent;      /* default of transformers; of a flag in GGUF: false */
     double least, most; /* supported range */
-    const char *text;   /* NIB_OWN_TEXT: the supported value; NIB_OWN_WORD: the supported ones */
+    const char *text;   /* NIB_OWN_TEXT: the supported value; NIB_OWN_WORD: the supported ones;
+                           NIB_OWN_COUNT: the word that stands for 0, as does no value */
     /* value with which the key has no effect, so that families that do not read it accept it,
      * besides null, false and empty lists. 0, NULL: no such value */
     double elsewhere;
@@ -126,6 +127,8 @@ typedef struct nib_family_row {
                                attention; NULL: none */
     int64_t full_interval;  /* every so many layers one has attention, unless layer_types or
                                full_attention_interval choose others; 0: all have */
+    bool mamba;             /* these layers have Mamba-2; layer_types, or layers_block_type, may
+                               also call them linear_attention, and the others attention */
     bool joined_delta;      /* the projections of the gated delta rule are two, in_proj_qkvz and
                                in_proj_ba, with rows by head of keys; else four */
     bool output_gate;       /* q_proj has, after each head of queries, gates of what attention
@@ -262,6 +265,7 @@ extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_
     nib__family_glm, nib__family_glm4, nib__family_qwen3_moe, nib__family_mixtral,
     nib__family_granite_moe, nib__family_glm4_moe, nib__family_gpt_oss, nib__family_llama4,
     nib__family_deepseek_v2, nib__family_deepseek_v3, nib__family_kimi_k2, nib__family_lfm2,
-    nib__family_qwen3_next, nib__family_qwen3_5, nib__family_qwen3_5_moe;
+    nib__family_qwen3_next, nib__family_qwen3_5, nib__family_qwen3_5_moe,
+    nib__family_granite_hybrid;
 
 #endif

@@ -134,7 +134,7 @@ int nib__block_short_conv(nib_build *b, const nib_config *c, int64_t layer, int 
     const int64_t width = c->width;
     int y = linear(b, x, NIB_ROLE_OTHER, layer, "conv.in_proj", 3 * width, width, false);
     y = nib__emit_short_conv(b, y, nib__build_taps(b, layer, "conv.conv", width, c->conv_taps),
-                             true);
+                             (nib_conv_form){.gated = true});
     return linear(b, y, NIB_ROLE_OTHER, layer, "conv.out_proj", width, width, false);
 }
 

@@ -20,7 +20,7 @@ typedef struct projected {
 /* Qwen3-Next: the rows of a head of keys are its q, its k, then v and z of its heads of values. */
 static void project_joined(projected *out, nib_build *b, const nib_config *c, int64_t layer, int x)
 {
-    const nib_delta_size *d = &c->delta;
+    const nib_matrix_size *d = &c->matrix;
     const int64_t heads = d->key_heads, keys = d->key_dim, values = d->heads / heads * d->value_dim;
     const nib_columns qkv[] = {{heads, 0, keys}, {heads, keys, keys}, {heads, 2 * keys, values}};
     const nib_columns z = {heads, 2 * keys + values, values};
@@ -34,14 +34,14 @@ static void project(projected *out, nib_build *b, const nib_config *c, int64_t l
 {
     out->qkv =
         linear(b, x, layer, "linear_attn.in_proj_qkv", nib__config_conv_channels(c), c->width);
-    out->z =
-        linear(b, x, layer, "linear_attn.in_proj_z", c->delta.heads * c->delta.value_dim, c->width);
+    out->z = linear(b, x, layer, "linear_attn.in_proj_z", c->matrix.heads * c->matrix.value_dim,
+                    c->width);
 }
 
 /* The inputs of the gates; Qwen3-Next's rows are b and a of each head of keys. */
 static void project_gates(projected *out, nib_build *b, const nib_config *c, int64_t layer, int x)
 {
-    const int64_t heads = c->delta.heads, groups = c->delta.key_heads, each = heads / groups;
+    const int64_t heads = c->matrix.heads, groups = c->matrix.key_heads, each = heads / groups;
     const nib_columns beta = {groups, 0, each}, a = {groups, each, each};
     if (nib__family_of(c)->joined_delta) {
         const int gates = linear(b, x, layer, "linear_attn.in_proj_ba", 2 * heads, c->width);
@@ -55,7 +55,7 @@ static void project_gates(projected *out, nib_build *b, const nib_config *c, int
 
 int nib__block_gated_delta(nib_build *b, const nib_config *c, int64_t layer, int x)
 {
-    const nib_delta_size *d = &c->delta;
+    const nib_matrix_size *d = &c->matrix;
     projected p;
     if (nib__family_of(c)->joined_delta && !c->delta_converted)
         project_joined(&p, b, c, layer, x);
@@ -67,7 +67,8 @@ int nib__block_gated_delta(nib_build *b, const nib_config *c, int64_t layer, int
     const int a_log = nib__build_vector(b, layer, "linear_attn.A_log", d->heads);
     (void)nib__build_vector(b, layer, "linear_attn.dt_bias", d->heads);
     const int gates = nib__emit_delta_gates(b, p.beta, p.a, a_log, c->delta_converted);
-    int y = nib__emit_gated_delta(b, nib__emit_short_conv(b, p.qkv, taps, false), gates, *d);
+    int y = nib__emit_short_conv(b, p.qkv, taps, (nib_conv_form){.gated = false});
+    y = nib__emit_gated_delta(b, y, gates, *d);
     const nib_norm_form plain = {.eps = 0};
     y = nib__emit_norm(b, y, nib__build_norm(b, layer, "linear_attn.norm", 1, d->value_dim, plain),
                        d->heads);
@@ -103,13 +104,13 @@ enum { HEADS_MOST = 1024 };
 /* Keys of all three. The widest q, k and v fit in the largest matrix. */
 #define DELTA_KEYS                                                                                 \
     NIB_COUNT_KEY("linear_conv_kernel_dim", "ssm.conv_kernel", conv_taps, 4, 2, NIB_TAPS_MAX),     \
-        NIB_COUNT_KEY("linear_num_key_heads", "ssm.group_count", delta.key_heads, 16, 1,           \
+        NIB_COUNT_KEY("linear_num_key_heads", "ssm.group_count", matrix.key_heads, 16, 1,          \
                       HEADS_MOST),                                                                 \
-        NIB_COUNT_KEY("linear_num_value_heads", "ssm.time_step_rank", delta.heads, 32, 1,          \
+        NIB_COUNT_KEY("linear_num_value_heads", "ssm.time_step_rank", matrix.heads, 32, 1,         \
                       HEADS_MOST),                                                                 \
-        NIB_COUNT_KEY("linear_key_head_dim", "ssm.state_size", delta.key_dim, 128, 1,              \
-                      NIB_DELTA_KEYS_MAX),                                                         \
-        NIB_COUNT_KEY("linear_value_head_dim", NULL, delta.value_dim, 128, 1, 4096),               \
+        NIB_COUNT_KEY("linear_key_head_dim", "ssm.state_size", matrix.key_dim, 128, 1,             \
+                      NIB_MATRIX_KEYS_MAX),                                                        \
+        NIB_COUNT_KEY("linear_value_head_dim", NULL, matrix.value_dim, 128, 1, 4096),              \
         {.key = "full_attention_interval",                                                         \
          .at = offsetof(nib_config, full_interval),                                                \
          .is = NIB_OWN_COUNT,                                                                      \
