@@ -332,8 +332,10 @@ typedef struct nib_request {
      * present or not, or the path of a machine's file, which has a slash or ends in .json; NULL:
      * this machine */
     const char *device;
-    const char *dtype;   /* activations: "f32", "f16", "bf16"; NULL: the stored type */
-    const char *cache;   /* KV cache: "f32", "f16", "bf16", "int8"; NULL: as dtype */
+    const char *dtype; /* activations: "f32", "f16", "bf16"; NULL: the stored type */
+    /* KV cache: "f32", "f16", "bf16", "int8" or "int4", each also with "-hadamard"; or
+     * "KEYS:VALUES" of these; NULL: as dtype */
+    const char *cache;
     nib_strings allow;   /* [PATTERN=]RUNG: kernel, device, dequant, unquantized; with strict also
                             the code of a setting that may differ from what was asked */
     nib_strings kernel;  /* [PATTERN=]NAME: required kernels */

@@ -443,7 +443,10 @@ typedef struct nib_advise_options {
     const char *name;   /* name of the model in printed commands; NULL: its path */
     /* Needs text_path; NULL: rounding only */
     const nib_advise_methods *methods;
-    uint64_t reserved[3];
+    /* Compare types of the KV cache (nib_request.cache) instead of recipes, on text_path, on the
+     * CPU; an empty list: those with fewer bits than the activations. NULL: recipes */
+    const nib_strings *caches;
+    uint64_t reserved[2];
 } nib_advise_options;
 
 /* Plans recipes for a device. If the device is present, times those that it runs as asked and
@@ -454,7 +457,9 @@ typedef struct nib_advise_options {
  * if no recipe can be recommended: NIB_NO_MEMORY: nothing fits, and by how much; NIB_NOT_AS_ASKED:
  * the device runs nothing as asked. NIB_USAGE: an unknown device, recipe or method;
  * NIB_UNSUPPORTED: the model is already quantized; NIB_IO: the scratch directory cannot be written,
- * or has too little room, and how much is needed. */
+ * or has too little room, and how much is needed. With `caches`: writes the KL divergence of each
+ * type from a cache in the type of the activations beside its bytes per token, and keeps it for the
+ * plans of this model, if the engine has a cache_path. */
 NIB_CHECKED nib_status nib_advise(nib_model *model, const nib_advise_options *options,
                                   nib_form form, const nib_sink *sink, nib_err *err);
 

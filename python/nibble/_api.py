@@ -349,7 +349,7 @@ class nib_advise_options(Structure):
                 ("text_path", c_char_p), ("window", c_int64), ("memory", c_uint64),
                 ("loss_budget", c_double), ("by_prefill", c_bool), ("dry_run", c_bool),
                 ("svg", c_char_p), ("name", c_char_p), ("methods", POINTER(nib_advise_methods)),
-                ("reserved", c_uint64 * 3)]
+                ("caches", POINTER(nib_strings)), ("reserved", c_uint64 * 2)]
 
 
 class nib_service_options(Structure):

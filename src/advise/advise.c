@@ -623,6 +623,11 @@ nib_status nib_advise(nib_model *model, const nib_advise_options *options, nib_f
     nib_err own; /* the report includes the error of a failed recipe in any case */
     err = err != NULL ? err : &own;
     NIB_TRY(nib__engine_check(model->engine, err));
+    if (o.caches != NULL) {
+        NIB_TRY(nib__strings_check("nib_advise_options.caches", o.caches, err));
+        NIB_TRY(nib__model_runs(model, err));
+        return nib__advise_caches(model, &o, form, sink, err);
+    }
     if (o.methods != NULL)
         NIB_TRY(nib__methods_read(&v, &methods, err));
     NIB_TRY(check_options(model, v.options, err));

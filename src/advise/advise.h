@@ -148,6 +148,10 @@ double nib__methods_progress(nib_methods *methods, const char *what, double shar
  * for them, too. */
 nib_status nib__advise_error(double *out, const nib_plan *plan, nib_err *err);
 
+/* Compares types of the KV cache instead: options->caches is not NULL. */
+nib_status nib__advise_caches(nib_model *model, const nib_advise_options *options, nib_form form,
+                              const nib_sink *sink, nib_err *err);
+
 /* The table and the sentence that ends the text; JSON; the frontier as a picture. */
 void nib__advise_render(const nib_advice *v, nib_text *out);
 void nib__advise_json(const nib_advice *v, nib_text *out);

@@ -32,7 +32,7 @@ typedef struct settings {
     long long threads, context, max_tokens, top_k, window, prompt_tokens, repeats, smooth, ranks,
         lookup, snapshots, logprobs, batch, port, parallel, queue, connections;
     double temperature, top_p, min_p, repeat_penalty, loss_budget, time_limit;
-    bool json, markdown, quiet, no_color, strict, force, dry_run, pack, ignore_eos, kernels,
+    bool caches, json, markdown, quiet, no_color, strict, force, dry_run, pack, ignore_eos, kernels,
         predict, by_layer, operations, measure, train, keys, alone, clear, insecure, share_prefixes,
         help;
 } settings;

@@ -29,11 +29,15 @@ const command commands[] = {
      "recommended recipe and its command "
      "and, if rounding puts a faster or smaller recipe over the loss budget, with a config for "
      "quantization-aware training. MODEL may be a bare config.json. Exits 5 if no recipe fits and "
-     "4 if the device runs none as asked, after printing everything.",
+     "4 if the device runs none as asked, after printing everything. With --cache it compares "
+     "types "
+     "of the KV cache instead: bytes per token, and KL divergence on --text.",
      "nibble advise MODEL --text book.txt\n"
      "nibble advise MODEL --device h200 --memory 6GB --svg frontier.svg\n"
      "nibble advise MODEL int8wo 8da4w int4wo-g64 --text book.txt --loss-budget 0.01\n"
-     "nibble advise MODEL int4wo 8da4w --text t.txt --method gptq --calibrate c.txt",
+     "nibble advise MODEL int4wo 8da4w --text t.txt --method gptq --calibrate c.txt\n"
+     "nibble advise MODEL --cache --text book.txt\n"
+     "nibble advise MODEL int8:int4 int4-hadamard --cache --text book.txt",
      0, 64, run_advise},
     {"quantize", "MODEL OUT", "write a quantized checkpoint",
      "Streams MODEL through a recipe into OUT: a directory if MODEL is a directory, else a file. "

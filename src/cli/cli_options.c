@@ -51,8 +51,8 @@ const option option_table[] = {
      "weights)",
      ON_CONVERT},
     {"cache-type", 0, KIND_TEXT, AT(cache_type), "TYPE",
-     "KV cache type: f32, f16, bf16, or int8 with a scale per token and head (default: the "
-     "activation type)",
+     "KV cache type: f32, f16, bf16, int8 or int4, each also with -hadamard, which rotates heads "
+     "first; or KEYS:VALUES, such as int8:int4 (default: the activation type)",
      ON_INFER | ON_ADVISE},
     {"engine", 0, KIND_TEXT, AT(engine), "ENGINE",
      "explain what another engine does with the model: torchao, gpt-fast, torchchat, torchtitan, "
@@ -314,6 +314,11 @@ const option option_table[] = {
      "speed to rank by: decode or prefill (default: decode)", ON_ADVISE},
     {"svg", 0, KIND_TEXT, AT(svg), "FILE", "also draw the Pareto frontier to FILE", ON_ADVISE},
     {"dry-run", 0, KIND_FLAG, AT(dry_run), NULL, "predict without running anything", ON_ADVISE},
+    {"cache", 0, KIND_FLAG, AT(caches), NULL,
+     "compare KV cache types on --text instead of recipes: those named, or all with fewer bits "
+     "than "
+     "the activations; plans of the model print the result from then on",
+     ON_ADVISE},
     {"prompt-tokens", 0, KIND_COUNT, AT(prompt_tokens), "N", "prompt length to time (default: 512)",
      ON_BENCH},
     {"repeats", 0, KIND_COUNT, AT(repeats), "N",

@@ -54,19 +54,20 @@ static int advise(nib_model *model, nib_engine *engine, const settings *s)
     if (usage != 0)
         return usage;
     const nib_request request = request_of(s);
-    const nib_advise_options options = {
-        .size = sizeof options,
-        .request = &request,
-        .recipes = {s->arguments.items + first, s->arguments.count - first},
-        .text_path = s->text,
-        .window = s->window,
-        .memory = s->memory,
-        .loss_budget = or_default(s->loss_budget),
-        .by_prefill = asks_prefill(s),
-        .dry_run = s->dry_run,
-        .svg = s->svg,
-        .name = model_path(s),
-        .methods = s->method != NULL ? &methods : NULL};
+    const nib_strings named = {s->arguments.items + first, s->arguments.count - first};
+    const nib_advise_options options = {.size = sizeof options,
+                                        .request = &request,
+                                        .recipes = s->caches ? (nib_strings){NULL, 0} : named,
+                                        .text_path = s->text,
+                                        .window = s->window,
+                                        .memory = s->memory,
+                                        .loss_budget = or_default(s->loss_budget),
+                                        .by_prefill = asks_prefill(s),
+                                        .dry_run = s->dry_run,
+                                        .svg = s->svg,
+                                        .name = model_path(s),
+                                        .methods = s->method != NULL ? &methods : NULL,
+                                        .caches = s->caches ? &named : NULL};
     const nib_sink sink = report_sink(s);
     nib_err err;
     (void)engine;

@@ -7,6 +7,7 @@
 #ifndef NIB_FACT_H
 #define NIB_FACT_H
 
+#include "kv_type.h"
 #include "scheme.h"
 
 typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG } nib_kind;
@@ -208,7 +209,9 @@ NIB_INLINE bool nib__ptq_needs_text(nib_ptq_method method)
     X(TOP_K, INT, "top_k", "the request", "the number of top-k candidates", NULL)                  \
     X(PENALTY, FLAG, "penalty", "the request", "a repetition penalty", NULL)                       \
     X(LATENT, FLAG, "latent", "the layer", "values inside keys", NULL)                             \
-    X(CACHE, ENUM, "cache", "the request", "the KV cache type", nib__type_names)                   \
+    X(CACHE, ENUM, "cache", "the request", "the KV cache type", nib__kv_names)                     \
+    X(CACHE_MIXED, FLAG, "cache_mixed", "the request", "values of another type than keys", NULL)   \
+    X(CACHE_HADAMARD, FLAG, "cache_hadamard", "the request", "rotated keys or values", NULL)       \
     X(METHOD, ENUM, "method", "the layer", "the method", nib__ptq_names)                           \
     X(PHASE, ENUM, "phase", "the layer", "the phase", nib__phase_names)                            \
     X(BUILT, FLAG, "built", "this program", "this kernel", NULL)                                   \

@@ -177,15 +177,23 @@ typedef struct nib_rope {
  * I8: scales, f32 [position], follow the codes of a block and head. For the head's vector x at a
  * position, s = max |x| / 127, and a code is x / s rounded to the nearest integer, ties to even;
  * both divisions round to f32. If s is not a normal number, codes are 0 and s is 1; if some x is
- * not finite, codes are 0 and s is NaN. */
+ * not finite, codes are 0 and s is NaN.
+ *
+ * Q4_1 (int4): two codes per byte, the lower channel in the low nibble: keys [(head_dim + 1) / 2]
+ * [position], values [position][(head_dim + 1) / 2]. Scales and then minima follow, f16 [group]
+ * [position], for groups of NIB_KV_GROUP channels. Of a group's x, l is the least rounded to f16, s
+ * is (the greatest - l) / 15 rounded to f16, and a code is (x - l) / s rounded to the nearest
+ * integer, ties to even, from 0 to 15; each step rounds to f32. If s is 0, codes are 0; if some x
+ * is not finite, codes are 0 and s is NaN. A code q stands for fma(q, s, l). */
 typedef struct nib_cache {
     void *keys;
-    void *values;          /* NULL: values are the first value_dim dimensions of the keys */
-    nib_type type;         /* F32, F16, BF16 or I8 */
+    void *values; /* NULL: values are the first value_dim dimensions of the keys */
+    nib_kv_types types;
     const int32_t *tables; /* [sequences][table_ld]: the block for each NIB_CACHE_BLOCK positions */
     int64_t table_ld, kv_heads, head_dim;
     int64_t value_dim;   /* without values of their own; else they have head_dim dimensions */
-    int64_t block_heads; /* heads from one block to the next; GPU rows assume kv_heads */
+    int64_t block_bytes; /* from one block to the next, of keys as of values; GPU rows assume that
+                            only their kv_heads are between */
 } nib_cache;
 
 /* Dimensions of a value. */
@@ -194,15 +202,16 @@ NIB_INLINE int64_t nib__cache_value_dim(const nib_cache *c)
     return c->values != NULL ? c->head_dim : c->value_dim;
 }
 
+/* Channels that are rotated together. */
+NIB_INLINE int64_t nib__cache_block(const nib_cache *c)
+{
+    return nib__hadamard_block(c->head_dim, c->values != NULL ? 0 : c->value_dim);
+}
+
+/* Bytes of an element, which holds one value, or two codes of int4. */
 NIB_INLINE int64_t nib__cache_value_bytes(nib_type type)
 {
-    return type == NIB_TYPE_F32 ? 4 : type == NIB_TYPE_I8 ? 1 : 2;
-}
-/* Bytes of the keys, or the values, of one head for `positions` positions. */
-NIB_INLINE int64_t nib__cache_bytes(nib_type type, int64_t head_dim, int64_t positions)
-{
-    const int64_t scale = type == NIB_TYPE_I8 ? (int64_t)sizeof(float) : 0;
-    return positions * (head_dim * nib__cache_value_bytes(type) + scale);
+    return type == NIB_TYPE_F32 ? 4 : type == NIB_TYPE_I8 || type == NIB_TYPE_Q4_1 ? 1 : 2;
 }
 
 /* Rounds keys and values of m slots into the cache. */

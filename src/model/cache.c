@@ -8,7 +8,8 @@
 
 /* ---- sizes ---- */
 
-nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t context, nib_type type)
+nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t context,
+                           nib_kv_types types)
 {
     const bool latent = c->latent.rank > 0;
     return (nib_kv_shape){.layers = c->layers - c->shared_layers,
@@ -19,7 +20,7 @@ nib_kv_shape nib__kv_shape(const nib_config *c, int64_t sequences, int64_t conte
                           .global_head_dim = c->global_head_dim,
                           .sequences = sequences,
                           .context = context,
-                          .type = type,
+                          .types = types,
                           .window = c->window,
                           .window_layers = c->window_layers,
                           .states = {.layers = c->layers,
@@ -77,11 +78,22 @@ static int64_t count_layers(const nib_kv_shape *s, bool windowed)
     return count;
 }
 
+/* Bytes of the keys of a head for `positions` positions, and of its values; 0: it has none. */
+static int64_t key_bytes(const nib_kv_shape *s, int64_t head_dim, int64_t positions)
+{
+    return nib__cache_bytes(s->types.keys.type, head_dim, positions);
+}
+static int64_t value_bytes(const nib_kv_shape *s, int64_t head_dim, int64_t positions)
+{
+    return sides_of(s) == 1 ? 0 : nib__cache_bytes(s->types.values.type, head_dim, positions);
+}
+
 /* Computes the sizes of a group from its window and layers. */
 static nib_status size_group(nib_kv_group *g, const nib_kv_shape *s, bool on_gpu, nib_err *err)
 {
     uint64_t heads = 0, all = 0;
-    const int64_t head = nib__cache_bytes(s->type, g->head_dim, NIB_CACHE_BLOCK);
+    const int64_t keys = key_bytes(s, g->head_dim, NIB_CACHE_BLOCK),
+                  both = keys + value_bytes(s, g->head_dim, NIB_CACHE_BLOCK);
     const int64_t each = blocks_per_sequence(s, g->window);
     if (each > INT32_MAX / s->sequences)
         return nib__fail(err, NIB_NO_MEMORY,
@@ -90,15 +102,17 @@ static nib_status size_group(nib_kv_group *g, const nib_kv_shape *s, bool on_gpu
                          "fewer sequences",
                          s->sequences, each, INT32_MAX);
     g->blocks = each * s->sequences;
-    if (!nib__mul(&heads, (uint64_t)g->kv_heads, (uint64_t)(sides_of(s) * g->layers)) ||
+    if (!nib__mul(&heads, (uint64_t)g->kv_heads, (uint64_t)g->layers) ||
         !nib__mul(&all, heads, (uint64_t)g->blocks) ||
-        !nib__mul(&g->block_bytes, all, (uint64_t)head) || g->block_bytes > INT64_MAX / 2)
+        !nib__mul(&g->block_bytes, all, (uint64_t)both) || g->block_bytes > INT64_MAX / 2)
         return nib__fail(err, NIB_NO_MEMORY,
                          "a KV cache for %" PRId64 " sequences of %" PRId64
                          " positions does not fit; ask for a shorter context",
                          s->sequences, s->context);
-    g->block_heads = on_gpu ? g->kv_heads : (int64_t)heads;
-    g->side_bytes = (uint64_t)(g->kv_heads * head) * (uint64_t)(on_gpu ? g->blocks : 1);
+    const int64_t blocks = on_gpu ? g->blocks : 1;
+    g->stride = g->kv_heads * (on_gpu ? keys : both * g->layers);
+    g->key_bytes = (uint64_t)(g->kv_heads * keys * blocks);
+    g->layer_bytes = (uint64_t)(g->kv_heads * both * blocks);
     return NIB_OK;
 }
 
@@ -139,8 +153,8 @@ uint64_t nib__kv_shape_bytes(const nib_kv_shape *s)
     nib_kv_group groups[NIB_KV_GROUPS];
     int64_t sum = 0;
     for (int64_t g = list_groups(groups, s); g-- > 0;)
-        sum += sides_of(s) * groups[g].layers * groups[g].kv_heads *
-               nib__cache_bytes(s->type, groups[g].head_dim, 1);
+        sum += groups[g].layers * groups[g].kv_heads *
+               (key_bytes(s, groups[g].head_dim, 1) + value_bytes(s, groups[g].head_dim, 1));
     return (uint64_t)sum;
 }
 
@@ -247,7 +261,7 @@ nib_status nib__kv_open(nib_kv *out, const nib_kv_shape *shape, nib_gpu *gpu,
                  .sides = sides_of(shape),
                  .sequences = shape->sequences,
                  .context = shape->context,
-                 .type = shape->type,
+                 .types = shape->types,
                  .table_ld = nib__ceil_div(shape->context, NIB_CACHE_BLOCK)};
     NIB_TRY(find_groups(kv.groups, &kv.group_count, shape, gpu != NULL, err));
     nib_status status = open_groups(&kv, shape, err);
@@ -480,16 +494,16 @@ static const nib_kv_group *group_of(const nib_kv *kv, int64_t layer)
 nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer)
 {
     const nib_kv_group *g = group_of(kv, layer);
-    char *keys = g->block + (uint64_t)(kv->sides * kv->place[layer]) * g->side_bytes;
+    char *keys = g->block + (uint64_t)kv->place[layer] * g->layer_bytes;
     return (nib_cache){.keys = keys,
-                       .values = kv->sides > 1 ? keys + g->side_bytes : NULL,
+                       .values = kv->sides > 1 ? keys + g->key_bytes : NULL,
                        .value_dim = kv->value_dim,
-                       .type = kv->type,
+                       .types = kv->types,
                        .tables = kv->gpu != NULL ? g->gpu_tables : g->tables,
                        .table_ld = kv->table_ld,
                        .kv_heads = g->kv_heads,
                        .head_dim = g->head_dim,
-                       .block_heads = g->block_heads};
+                       .block_bytes = g->stride};
 }
 
 uint64_t nib__kv_bytes(const nib_kv *kv)
@@ -532,9 +546,20 @@ int64_t nib__kv_used_blocks(const nib_kv *kv)
 
 /* ---- the content of a sequence ---- */
 
+static nib_type type_of(const nib_kv *kv, bool keys)
+{
+    return keys ? kv->types.keys.type : kv->types.values.type;
+}
+
+/* Bytes of a position's keys, or values. */
+static uint64_t side_bytes(const nib_kv *kv, const nib_kv_group *g, bool keys)
+{
+    return (uint64_t)(g->kv_heads * nib__cache_bytes(type_of(kv, keys), g->head_dim, 1));
+}
+
 static uint64_t position_bytes(const nib_kv *kv, const nib_kv_group *g)
 {
-    return (uint64_t)(kv->sides * g->kv_heads * nib__cache_bytes(kv->type, g->head_dim, 1));
+    return side_bytes(kv, g, true) + (kv->sides > 1 ? side_bytes(kv, g, false) : 0);
 }
 
 bool nib__kv_keeps_keys(const nib_kv *kv, int64_t layer) { return kv->group_of[layer] >= 0; }
@@ -564,15 +589,10 @@ int64_t nib__kv_first(const nib_kv *kv, int64_t sequence)
     return first * NIB_CACHE_BLOCK;
 }
 
-/* Bytes of one side (keys or values) of a block. */
-static uint64_t block_side_bytes(const nib_kv *kv, int64_t layer)
-{
-    return nib__kv_position_bytes(kv, layer) / 2 * NIB_CACHE_BLOCK;
-}
-
+/* Room for a block's keys, or its values. */
 uint64_t nib__kv_scratch_bytes(const nib_kv *kv)
 {
-    return kv->gpu != NULL ? nib__kv_widest_bytes(kv) / 2 * NIB_CACHE_BLOCK : 0;
+    return kv->gpu != NULL ? nib__kv_widest_bytes(kv) * NIB_CACHE_BLOCK : 0;
 }
 
 /* Copies `dim` elements that are `step_from` and `step_to` elements apart. */
@@ -596,29 +616,34 @@ static void copy_elements(char *to, int64_t step_to, const char *from, int64_t s
         copy_spread(to, step_to, from, step_from, dim, 1);
 }
 
+/* Copies between a vector of the common order and its elements in the cache, one every `step`. */
+static void copy_vector(char *common, char *cached, int64_t step, int64_t count, int64_t bytes,
+                        bool out)
+{
+    if (out)
+        copy_elements(common, 1, cached, step, count, bytes);
+    else
+        copy_elements(cached, step, common, 1, count, bytes);
+}
+
 /* Copies one side of `count` positions between a block [kv_heads] and rows of the common order,
  * which begin at this side. */
 static void copy_side(const nib_kv *kv, int64_t layer, bool keys, bool out, char *block, char *rows,
                       int64_t count)
 {
     const nib_kv_group *g = group_of(kv, layer);
-    const int64_t dim = g->head_dim, bytes = nib__cache_value_bytes(kv->type),
-                  vector = nib__cache_bytes(kv->type, dim, 1),
-                  row = kv->sides * g->kv_heads * vector, step = keys ? NIB_CACHE_BLOCK : 1,
-                  next = keys ? 1 : dim;
-    for (int64_t h = 0; h < g->kv_heads; h++, rows += vector) {
-        char *const head = block + h * NIB_CACHE_BLOCK * vector,
-                    *scales = head + NIB_CACHE_BLOCK * dim * bytes;
+    const nib_kv_vector v = nib__kv_vector(type_of(kv, keys), g->head_dim);
+    const int64_t bytes = nib__cache_bytes(type_of(kv, keys), g->head_dim, 1),
+                  codes = v.elements * v.element_bytes, row = (int64_t)position_bytes(kv, g),
+                  step = keys ? NIB_CACHE_BLOCK : 1, next = keys ? 1 : v.elements;
+    for (int64_t h = 0; h < g->kv_heads; h++, rows += bytes) {
+        char *const head = block + h * NIB_CACHE_BLOCK * bytes,
+                    *others = head + NIB_CACHE_BLOCK * codes;
         for (int64_t i = 0; i < count; i++) {
-            char *const cached = head + i * next * bytes, *common = rows + i * row;
-            if (out)
-                copy_elements(common, 1, cached, step, dim, bytes);
-            else
-                copy_elements(cached, step, common, 1, dim, bytes);
-            if (kv->type == NIB_TYPE_I8)
-                memcpy(out ? common + dim * bytes : scales + i * (int64_t)sizeof(float),
-                       out ? scales + i * (int64_t)sizeof(float) : common + dim * bytes,
-                       sizeof(float));
+            copy_vector(rows + i * row, head + i * next * v.element_bytes, step, v.elements,
+                        v.element_bytes, out);
+            copy_vector(rows + i * row + codes, others + i * v.other_bytes, NIB_CACHE_BLOCK,
+                        v.others, v.other_bytes, out);
         }
     }
 }
@@ -627,22 +652,22 @@ static void copy_side(const nib_kv *kv, int64_t layer, bool keys, bool out, char
 static char *find_side(const nib_kv *kv, int64_t sequence, int64_t layer, int64_t block, bool keys)
 {
     const nib_cache cache = nib__kv_layer(kv, layer);
-    const nib_kv_group *g = group_of(kv, layer);
-    const int64_t at = g->tables[sequence * kv->table_ld + block];
-    return (char *)(keys ? cache.keys : cache.values) +
-           at * cache.block_heads * nib__cache_bytes(kv->type, g->head_dim, NIB_CACHE_BLOCK);
+    const int64_t at = group_of(kv, layer)->tables[sequence * kv->table_ld + block];
+    return (char *)(keys ? cache.keys : cache.values) + at * cache.block_bytes;
 }
 
 nib_status nib__kv_read(const nib_kv *kv, int64_t sequence, int64_t layer, int64_t block,
                         int64_t count, void *out, void *scratch, nib_err *err)
 {
     char *rows = out;
-    for (int64_t i = 0; i < kv->sides; i++, rows += nib__kv_position_bytes(kv, layer) / 2) {
+    for (int64_t i = 0; i < kv->sides; i++) {
         const bool keys = i == 0;
+        const uint64_t bytes = side_bytes(kv, group_of(kv, layer), keys);
         char *side = find_side(kv, sequence, layer, block, keys);
         if (kv->gpu != NULL)
-            NIB_TRY(nib__gpu_read(kv->gpu, scratch, side, block_side_bytes(kv, layer), err));
+            NIB_TRY(nib__gpu_read(kv->gpu, scratch, side, bytes * NIB_CACHE_BLOCK, err));
         copy_side(kv, layer, keys, true, kv->gpu != NULL ? scratch : side, rows, count);
+        rows += bytes;
     }
     return NIB_OK;
 }
@@ -651,12 +676,14 @@ nib_status nib__kv_write(nib_kv *kv, int64_t sequence, int64_t layer, int64_t bl
                          const void *from, void *scratch, nib_err *err)
 {
     char *rows = (char *)(uintptr_t)from; /* only read */
-    for (int64_t i = 0; i < kv->sides; i++, rows += nib__kv_position_bytes(kv, layer) / 2) {
+    for (int64_t i = 0; i < kv->sides; i++) {
         const bool keys = i == 0;
+        const uint64_t bytes = side_bytes(kv, group_of(kv, layer), keys);
         char *side = find_side(kv, sequence, layer, block, keys);
         copy_side(kv, layer, keys, false, kv->gpu != NULL ? scratch : side, rows, count);
         if (kv->gpu != NULL)
-            NIB_TRY(nib__gpu_write(kv->gpu, side, scratch, block_side_bytes(kv, layer), err));
+            NIB_TRY(nib__gpu_write(kv->gpu, side, scratch, bytes * NIB_CACHE_BLOCK, err));
+        rows += bytes;
     }
     return NIB_OK;
 }

@@ -31,7 +31,7 @@ typedef struct nib_kv_shape {
     int64_t kv_heads, head_dim, sequences, context;
     /* of layers without the window; 0: the same */
     int64_t global_kv_heads, global_head_dim;
-    nib_type type;
+    nib_kv_types types;
     int64_t window;            /* positions a query sees, including its own; 0: all */
     const bool *window_layers; /* [layers] layers that have the window; NULL: all */
     int64_t value_dim;         /* > 0: no values are kept; they are the keys' first dimensions */
@@ -40,7 +40,7 @@ typedef struct nib_kv_shape {
 } nib_kv_shape;
 
 nib_kv_shape nib__kv_shape(const nib_config *config, int64_t sequences, int64_t context,
-                           nib_type type);
+                           nib_kv_types types);
 /* Bytes of a position in all layers. */
 uint64_t nib__kv_shape_bytes(const nib_kv_shape *shape);
 /* Bytes of all keys, values and states, and what a windowed layer holds per sequence. */
@@ -63,9 +63,9 @@ typedef struct nib_kv_group {
      * positions touch few pages; on the GPU [layers][keys, values][blocks][kv_heads]. */
     char *block;
     uint64_t block_bytes; /* of the whole allocation */
-    uint64_t side_bytes;  /* from a layer's keys to its values, and from those to the next layer's
-                             keys */
-    int64_t block_heads;  /* nib_cache.block_heads */
+    uint64_t layer_bytes; /* from a layer's keys to the next layer's */
+    uint64_t key_bytes;   /* from a layer's keys to its values */
+    int64_t stride;       /* nib_cache.block_bytes */
     int32_t *tables;      /* [sequences][table_ld]; -1: no block */
     void *gpu_tables;     /* copy on the GPU; stale: not up to date */
     bool stale;
@@ -79,7 +79,7 @@ typedef struct nib_kv {
     const nib_allocator *allocator;
     nib_gpu *gpu; /* holds keys, values and a copy of the tables; NULL: the CPU does */
     int64_t layers, value_dim, sequences, context;
-    nib_type type;
+    nib_kv_types types;
     int64_t sides; /* 2: keys and values; 1: keys alone */
     int64_t table_ld;
     nib_kv_group groups[NIB_KV_GROUPS];
@@ -122,8 +122,8 @@ nib_cache nib__kv_layer(const nib_kv *kv, int64_t layer);
 
 /* ---- the content of a sequence, in the same order on every device ----
  *
- * A position has the key of each head, then the value of each head, if the cache has values; I8:
- * each followed by its scale. */
+ * A position has the key of each head, then the value of each head, if the cache has values; int8:
+ * each followed by its scale; int4: by its scales, then its minima. */
 
 /* Whether a layer keeps keys; if not, nib__states_read and nib__states_write have its content. */
 bool nib__kv_keeps_keys(const nib_kv *kv, int64_t layer);

@@ -275,6 +275,30 @@ static nib_status prepare(nib_runner *r, nib_err *err)
     return status;
 }
 
+/* Keys in int8 or int4 are checked on the first text. */
+static nib_status open_key_check(nib_runner *r, nib_err *err)
+{
+    const nib_type type = r->kv.types.keys.type;
+    const int64_t layers = r->net->config.layers;
+    int64_t widest = 0;
+    bool any = false;
+    if (type != NIB_TYPE_I8 && type != NIB_TYPE_Q4_1)
+        return NIB_OK;
+    bool *has = nib__arena_take(&r->arena, (uint64_t)layers, sizeof *has);
+    if (has == NULL)
+        return nib__fail_memory(err, (uint64_t)layers, "a check of keys");
+    memset(has, 0, (size_t)layers * sizeof *has);
+    for (size_t i = 1; i < r->ops.count; i++) {
+        const nib_node *node = &r->ops.nodes[i];
+        if (node->op == NIB_OP_ATTN && nib__stores_keys(&node[-1]))
+            any = has[node->layer] = true;
+    }
+    for (int64_t g = 0; g < r->kv.group_count; g++)
+        widest = nib__max(widest, r->kv.groups[g].head_dim);
+    return any ? nib__key_check_open(&r->key_check, has, layers, widest, r->kv.allocator, err)
+               : NIB_OK;
+}
+
 static nib_status open_cache(nib_runner *r, int64_t sequences, int64_t context, nib_err *err)
 {
     nib_kv_shape shape = nib__kv_shape(&r->net->config, sequences, context, r->plan->cache);
@@ -283,6 +307,8 @@ static nib_status open_cache(nib_runner *r, int64_t sequences, int64_t context, 
     const nib_status status =
         nib__kv_open(&r->kv, &shape, on_gpu ? r->gpu : NULL, &r->engine->allocator, err);
     const nib_op_plan *attention = nib__plan_operation(r->plan, NIB_OP_ATTN);
+    if (status == NIB_OK)
+        return open_key_check(r, err);
     return status == NIB_NO_MEMORY && on_gpu
                ? record_refusal(r, status,
                                 (nib_refusal){.what = NIB_REFUSED_ROW, .row = attention->row})
@@ -437,6 +463,7 @@ void nib__runner_close(nib_runner *r)
     nib__slab_free(&r->slab);
     if (r->kv.allocator)
         nib__kv_close(&r->kv);
+    nib__key_check_close(r->key_check);
     close_gpu(r);
     nib__block_free(r->sides[NIB_SIDE_CPU].block, r->sides[NIB_SIDE_CPU].block_bytes);
     nib__block_free(r->sides[NIB_SIDE_CPU].rope, r->rope_bytes);
@@ -627,6 +654,29 @@ static nib_status reserve_rows(const nib_runner *r, float **rows, size_t *capaci
     return NIB_OK;
 }
 
+/* Says once if the model's keys do not bear the type of the cache. */
+static void judge_keys(nib_runner *r)
+{
+    const nib_callbacks *to = &r->engine->callbacks;
+    nib_key_error e;
+    char line[512], types[NIB_KV_NAME];
+    const int64_t layer = nib__key_check_worst(r->key_check, &e);
+    nib__key_check_close(r->key_check);
+    r->key_check = NULL;
+    if (nib__key_check_bears(&e) || to->log == NULL)
+        return;
+    nib__format(
+        line, sizeof line,
+        "%s: the keys of layer %" PRId64 " do not bear --cache-type %s: it moves the scores of "
+        "attention by %.2g (root mean square on the first %" PRId64
+        " positions; they spread over %.2g, and weights change by a factor of e^%.2g); keep "
+        "keys in more bits: --cache-type bf16, or bf16:int8. `nibble advise --cache` measures "
+        "what each type costs",
+        r->net->path, layer, nib__kv_name(types, r->kv.types), e.error, e.positions, e.spread,
+        e.error);
+    to->log(to->ctx, line);
+}
+
 nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err)
 {
@@ -652,6 +702,8 @@ nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
     }
     if (wanted > 0)
         *logits = r->logits;
+    if (r->key_check != NULL && nib__key_check_done(r->key_check))
+        judge_keys(r);
     return NIB_OK;
 }
 

@@ -7,6 +7,7 @@
 #define NIB_RUNNER_H
 
 #include "cache.h"
+#include "key_check.h"
 #include "lower.h"
 #include "weights.h"
 
@@ -85,6 +86,7 @@ typedef struct nib_runner {
     nib_routed *routed; /* NULL: the model has no experts */
     int32_t *failed;    /* on the GPU: [layers] what SORT says of its choice; NULL: none there */
     int32_t *failures;  /* [layers] the same on the host, after a pass */
+    nib_key_check *key_check; /* until the first text has been seen; NULL: nothing to check */
     nib_refusal refusal;
     nib_staging staging; /* while weights are loaded */
 } nib_runner;

@@ -248,6 +248,9 @@ static nib_status run_attn(nib_runner *r, const nib_node *node, int64_t m, nib_e
                            .sinks = node->weight};
     if (node->row->gpu != NULL)
         return nib__run_on_gpu(r, node->row, &args, err);
+    if (r->key_check != NULL && nib__stores_keys(&node[-1]))
+        nib__key_check_see(r->key_check, node->layer, &args,
+                           nib__node_values(r, &node[-1], node[-1].from), r->ops.ld[node[-1].from]);
     nib_part p = nib__part_of(r, node->row, &args, 0, m * args.heads);
     /* heads that share keys stay in one part, unless they fill several tiles */
     const int64_t share = args.heads / args.cache.kv_heads,

@@ -44,6 +44,11 @@ NIB_INLINE float *nib__node_values(const nib_runner *r, const nib_node *node, in
 {
     return (float *)(void *)r->sides[node->side].at[buffer];
 }
+/* Whether the attention that follows reads the keys in `from`, which the operation has stored. */
+NIB_INLINE bool nib__stores_keys(const nib_node *node)
+{
+    return node->op == NIB_OP_STORE_KV || node->op == NIB_OP_ROPE_COPY;
+}
 /* How the input of `w` is quantized from rows of f32, [m][ldx] at x, to the form at `at`. */
 nib_quant nib__quant_of(const nib_runner *r, const nib_weight *w, int side, const float *x,
                         int64_t ldx, char *at, int64_t m);

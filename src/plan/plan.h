@@ -100,8 +100,9 @@ typedef struct nib_assignment {
     int op_count;
     /* Rows that draw tokens on the device, for a greedy and for the usual request; NULL: none */
     const nib_kernel *samplers[2];
-    nib_draw_plan draw;     /* of the usual request */
-    nib_type dtype, cache;  /* nib__policy_cache */
+    nib_draw_plan draw; /* of the usual request */
+    nib_type dtype;
+    nib_kv_types cache;     /* nib__policy_cache */
     int64_t snapshots;      /* of states, per sequence */
     nib_strings without;    /* the policy's */
     nib_layer_plan *layers; /* [count], in the order given; in the ledger's arena */

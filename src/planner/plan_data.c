@@ -41,7 +41,7 @@ void nib_plan_facts_get(const nib_plan *plan, nib_plan_facts *out)
     const nib_plan_facts facts = {.recipe = nib__recipe_text(plan->recipe),
                                   .device = plan->machine.name,
                                   .dtype = nib__type_name(plan->policy.dtype),
-                                  .cache = nib__cache_name(nib__policy_cache(&plan->policy)),
+                                  .cache = plan->cache_name,
                                   .context = plan->context,
                                   .sequences = plan->sequences,
                                   .lookup = plan->lookup,

@@ -6,6 +6,7 @@
 #define NIB_PLAN_HANDLE_H
 
 #include "cache.h"
+#include "cache_costs.h"
 #include "model_handle.h"
 #include "planner.h"
 #include "runner.h"
@@ -26,6 +27,8 @@ struct nib_plan {
     nib_plan *draft;       /* of the draft model; NULL: none runs */
     uint64_t weight_bytes; /* predicted, like the cache */
     nib_kv_size cache;
+    char cache_name[NIB_KV_NAME]; /* its types, as options spell them */
+    nib_cache_costs cache_costs;  /* of the model, if its types are not `dtype` */
 };
 
 /* Keeps the plan until nib_plan_close is called once more; returns it. */
@@ -55,10 +58,8 @@ nib_status nib__plan_machines(nib_plan *p, nib_err *err);
 nib_status nib__plan_memory(nib_plan *p, nib_err *err);
 /* Whether the plan fits the memory of its machine. */
 bool nib__plan_fits(const nib_plan *p);
-/* The cache type as options spell it: "int8", not "i8". */
-const char *nib__cache_name(nib_type type);
-/* What the plan's cache must hold, with keys and values of this type. */
-nib_kv_shape nib__plan_kv_shape(const nib_plan *p, nib_type type);
+/* What the plan's cache must hold, with keys and values of these types. */
+nib_kv_shape nib__plan_kv_shape(const nib_plan *p, nib_kv_types types);
 /* Bytes of keys and values per token. */
 uint64_t nib__plan_token_bytes(const nib_plan *p);
 /* Bytes that the plan needs on its machine: weights, KV cache and, on a device, buffers. */

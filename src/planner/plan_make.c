@@ -176,32 +176,61 @@ static nib_status choose_dtype(nib_plan *p, nib_err *err)
     return NIB_OK;
 }
 
+/* Whether the heads of layers with keys can be rotated. */
+static nib_status check_rotation(const nib_config *c, int64_t head_dim, nib_err *err)
+{
+    if (head_dim > NIB_HADAMARD_MOST)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "heads of %" PRId64 " channels are not rotated, at most %d; leave out "
+                         "-hadamard",
+                         head_dim, NIB_HADAMARD_MOST);
+    if (head_dim > 0 && nib__hadamard_block(head_dim, c->latent.rank) == 1)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "heads of %" PRId64 " channels, an odd number, have no Hadamard rotation; "
+                         "leave out -hadamard",
+                         head_dim);
+    return NIB_OK;
+}
+
+/* Whether the model's keys and values can be of these types. */
+static nib_status check_cache(const nib_plan *p, nib_kv_types types, nib_err *err)
+{
+    const nib_config *c = &p->model->net.config;
+    if (c->latent.rank > 0 && !nib__kv_alike(types))
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "cache type %s: this model's values lie in its keys (latent attention), "
+                         "so both have one type; give one",
+                         p->cache_name);
+    if (!types.keys.hadamard && !types.values.hadamard)
+        return NIB_OK;
+    NIB_TRY(check_rotation(c, nib__kv_shape(c, 1, 1, types).head_dim, err));
+    return check_rotation(c, c->global_head_dim, err);
+}
+
 static nib_status choose_cache(nib_plan *p, nib_err *err)
 {
     const char *name = p->request.cache;
-    const nib_type types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_I8};
-    if (!name)
-        return NIB_OK;
-    if (p->model->net.training)
+    if (name != NULL && p->model->net.training)
         return nib__fail(err, NIB_USAGE,
                          "--cache-type %s has no effect in training, which keeps keys and values "
                          "in the type of its activations; leave it out",
                          name);
-    for (size_t i = 0; i < COUNT(types); i++)
-        if (strcmp(name, nib__cache_name(types[i])) == 0)
-            p->policy.cache = types[i];
-    return p->policy.cache != NIB_TYPE_NONE
-               ? NIB_OK
-               : nib__fail(err, NIB_USAGE, "cache type \"%s\" is not one of f32, f16, bf16, int8%s",
-                           name,
-                           name[0] == 'q'
-                               ? "; int8 has one scale per token and head, q8_0 one per 32 values"
-                               : "");
+    if (name != NULL && !nib__kv_parse(&p->policy.cache, name))
+        return nib__fail(err, NIB_USAGE,
+                         "cache type \"%s\" is not one of f32, f16, bf16, int8, int4, one of these "
+                         "with -hadamard, or two as KEYS:VALUES%s",
+                         name,
+                         name[0] == 'q'
+                             ? "; int8 has one scale per token and head, q8_0 one per 32 values"
+                             : "");
+    const nib_kv_types types = nib__policy_cache(&p->policy);
+    nib__kv_name(p->cache_name, types);
+    return name != NULL ? check_cache(p, types, err) : NIB_OK;
 }
 
-nib_kv_shape nib__plan_kv_shape(const nib_plan *p, nib_type type)
+nib_kv_shape nib__plan_kv_shape(const nib_plan *p, nib_kv_types types)
 {
-    nib_kv_shape shape = nib__kv_shape(&p->model->net.config, p->sequences, p->context, type);
+    nib_kv_shape shape = nib__kv_shape(&p->model->net.config, p->sequences, p->context, types);
     shape.snapshots = p->policy.snapshots * p->sequences;
     return shape;
 }
@@ -653,8 +682,11 @@ void nib__plan_json(const nib_plan *p, nib_jsonw *w)
     nib__jsonw_pair_int(w, "context", p->context);
     nib__jsonw_pair_int(w, "lookup", p->lookup);
     nib__jsonw_pair_int(w, "weight_bytes", (int64_t)p->weight_bytes);
-    nib__jsonw_pair_string(w, "cache_type", nib__cache_name(nib__policy_cache(&p->policy)));
+    nib__jsonw_pair_string(w, "cache_type", p->cache_name);
     nib__jsonw_pair_int(w, "cache_bytes", (int64_t)p->cache.bytes);
+    const nib_cache_cost *cost = nib__cache_costs_of(&p->cache_costs, p->cache_name);
+    if (cost != NULL)
+        nib__jsonw_pair_double(w, "cache_kl", cost->kl);
     if (p->cache.window_layers > 0) {
         nib__jsonw_pair_int(w, "window_layers", p->cache.window_layers);
         nib__jsonw_pair_int(w, "window_positions", p->cache.window_positions);
@@ -752,7 +784,7 @@ nib_status nib_plan_summary(const nib_plan *plan, const nib_sink *sink, nib_err 
     nib__ledger_summary(ledger, &text);
     if (plan->request.cache != NULL) {
         char token[32];
-        nib__text_format(&text, "; KV cache in %s, %s per token", plan->request.cache,
+        nib__text_format(&text, "; KV cache in %s, %s per token", plan->cache_name,
                          nib__format_bytes(token, nib__plan_token_bytes(plan)));
     }
     nib__text_str(&text, "\n");

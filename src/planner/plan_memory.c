@@ -3,6 +3,7 @@
  * Whether a plan fits: weights in their planned schemes, the KV cache of the whole context and, on
  * a device, the buffers of a step, against the memory of the machine.
  */
+#include "cache_costs.h"
 #include "plan_handle.h"
 #include "variant.h"
 
@@ -40,11 +41,6 @@ static load load_of(const nib_plan *p)
             l.room = own->memory > l.others ? own->memory - l.others : 0;
     }
     return l;
-}
-
-const char *nib__cache_name(nib_type type)
-{
-    return type == NIB_TYPE_I8 ? "int8" : nib__type_name(type);
 }
 
 uint64_t nib__plan_token_bytes(const nib_plan *p)
@@ -102,11 +98,11 @@ static const char *find_recipe(const nib_plan *p, const load *l, uint64_t *bytes
     return NULL;
 }
 
-/* The load with an int8 KV cache, which the CPU supports; false: the cache is int8 already, or
- * attention runs on a device. */
-static bool with_int8(const nib_plan *p, const load *l, load *out)
+/* The load with a KV cache of this type, which the CPU supports; false: the cache is as small
+ * already, or attention runs on a device. */
+static bool with_cache(const nib_plan *p, const load *l, nib_type type, load *out)
 {
-    const nib_kv_shape shape = nib__plan_kv_shape(p, NIB_TYPE_I8);
+    const nib_kv_shape shape = nib__plan_kv_shape(p, nib__kv_both(type));
     nib_kv_size size;
     nib_err ignored;
     if (p->assignment.gpu != NULL || l->machine->memory == 0 ||
@@ -118,30 +114,41 @@ static bool with_int8(const nib_plan *p, const load *l, load *out)
     return true;
 }
 
-/* Names what makes the plan fit: an int8 cache, which costs least, a recipe, or both. */
-static bool say_smaller(const nib_plan *p, const load *l, nib_text *out)
+/* Whether a cache of this type makes the plan fit, alone or with a recipe; says so. */
+static bool say_cache(const nib_plan *p, const load *l, nib_type type, bool with_recipe,
+                      nib_text *out)
 {
-    static const char cache[] = "--cache-type int8";
-    uint64_t bytes;
+    uint64_t bytes = l->weights;
     char text[32];
     load small;
-    const bool has_small = with_int8(p, l, &small);
-    if (has_small && small.weights <= small.room) {
-        nib__text_format(out, "; %s needs %s and fits", cache,
-                         nib__format_bytes(text, small.weights + small.others));
+    if (!with_cache(p, l, type, &small))
+        return false;
+    const char *recipe = with_recipe ? find_recipe(p, &small, &bytes) : NULL;
+    if (with_recipe ? recipe == NULL : small.weights > small.room)
+        return false;
+    nib__text_format(out, "; %s%s%s--cache-type %s needs %s and fits",
+                     with_recipe ? "--recipe " : "", with_recipe ? recipe : "",
+                     with_recipe ? " " : "", nib__kv_names[nib__kv_kind(type)],
+                     nib__format_bytes(text, bytes + small.others));
+    return true;
+}
+
+/* Names what makes the plan fit: an int8 cache, which costs least, a recipe, or both; then the same
+ * with an int4 cache. */
+static bool say_smaller(const nib_plan *p, const load *l, nib_text *out)
+{
+    uint64_t bytes;
+    char text[32];
+    if (say_cache(p, l, NIB_TYPE_I8, false, out))
         return true;
-    }
     const char *recipe = find_recipe(p, l, &bytes);
     if (recipe != NULL) {
         nib__text_format(out, "; --recipe %s needs %s and fits", recipe,
                          nib__format_bytes(text, bytes + l->others));
         return true;
     }
-    recipe = has_small ? find_recipe(p, &small, &bytes) : NULL;
-    if (recipe != NULL)
-        nib__text_format(out, "; --recipe %s %s needs %s and fits", recipe, cache,
-                         nib__format_bytes(text, bytes + small.others));
-    return recipe != NULL;
+    return say_cache(p, l, NIB_TYPE_I8, true, out) || say_cache(p, l, NIB_TYPE_Q4_1, false, out) ||
+           say_cache(p, l, NIB_TYPE_Q4_1, true, out);
 }
 
 /* The remedy: a smaller type, or else a shorter context if the cache is what is too large. */
@@ -275,6 +282,32 @@ static void say_states(const nib_plan *p, char *out, size_t size)
                  (long long)p->cache.snapshots, nib__format_bytes(all, state_bytes(p)));
 }
 
+/* Says what the type of the cache costs, if it is not that of the activations. */
+static nib_status say_cost(nib_plan *p, char *out, size_t size, nib_err *err)
+{
+    const nib_kv_types types = p->assignment.cache;
+    if (nib__kv_alike(types) && types.keys.type == p->policy.dtype && !types.keys.hadamard)
+        return NIB_OK;
+    NIB_TRY(nib__cache_costs_find(&p->cache_costs, p, err));
+    const nib_cache_cost *cost = nib__cache_costs_of(&p->cache_costs, p->cache_name);
+    char tokens[32];
+    if (types.keys.hadamard || types.values.hadamard) {
+        const nib_config *c = &p->model->net.config;
+        const int64_t dim = nib__kv_shape(c, 1, 1, types).head_dim;
+        const int used = nib__format(out, size, ", rotated by %lld channels at a time",
+                                     (long long)nib__hadamard_block(dim, c->latent.rank));
+        out += used, size -= (size_t)used;
+    }
+    if (cost != NULL)
+        nib__format(out, size, " (KL %.2g from %s, measured %s on %s tokens of %s)", cost->kl,
+                    nib__type_name(p->policy.dtype), p->cache_costs.measured_on,
+                    nib__format_count(tokens, (uint64_t)p->cache_costs.predicted),
+                    p->cache_costs.text);
+    else
+        nib__format(out, size, " (KL not measured; `nibble advise --cache` does)");
+    return NIB_OK;
+}
+
 nib_status nib__plan_memory(nib_plan *p, nib_err *err)
 {
     char weights[32], cache[32], context[32], token[32];
@@ -286,7 +319,9 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
             return NIB_OK;
     } else {
         const int64_t shared = p->model->net.config.shared_layers;
-        char sequences[48] = "", windows[96] = "", sharing[64] = "", states[160] = "";
+        char sequences[48] = "", windows[96] = "", sharing[64] = "", states[160] = "",
+             cost[256] = "";
+        NIB_TRY(say_cost(p, cost, sizeof cost, err));
         if (p->sequences > 1)
             snprintf(sequences, sizeof sequences, "%lld sequences of ", (long long)p->sequences);
         if (p->cache.window_layers > 0)
@@ -297,12 +332,11 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
             snprintf(sharing, sizeof sharing, "; %lld more layers share theirs", (long long)shared);
         nib__ledger_add_note(
             &p->assignment.ledger, "memory",
-            "weights %s, keys and values of %s%s positions %s, in %s with %s a token%s%s%s",
+            "weights %s, keys and values of %s%s positions %s, in %s with %s a token%s%s%s%s",
             nib__format_bytes(weights, p->weight_bytes), sequences,
             nib__format_count(context, (uint64_t)p->context),
-            nib__format_bytes(cache, p->cache.bytes - state_bytes(p)),
-            nib__cache_name(p->assignment.cache),
-            nib__format_bytes(token, nib__plan_token_bytes(p)), windows, sharing, states);
+            nib__format_bytes(cache, p->cache.bytes - state_bytes(p)), p->cache_name,
+            nib__format_bytes(token, nib__plan_token_bytes(p)), cost, windows, sharing, states);
     }
     const load l = load_of(p);
     return l.weights <= l.room ? NIB_OK : say_too_large(p, &l, err);

@@ -18,7 +18,7 @@ typedef struct nib_refused {
 typedef struct nib_policy {
     const nib_graph *graph; /* whose matrices are the layers; NULL: layers without a model */
     nib_type dtype;         /* F32, F16, BF16: activations */
-    nib_type cache;         /* of the KV cache: F32, F16, BF16, I8; NONE: dtype */
+    nib_kv_types cache;     /* of the KV cache; NONE: dtype */
     int64_t snapshots;      /* of states, per sequence */
     nib_strings allow, kernel, place;
     nib_strings without; /* names of excluded rows, the refused ones among them */
@@ -46,9 +46,9 @@ typedef struct nib_policy {
     struct nib_variant_memo *memo; /* variants found before in this plan; NULL: none are kept */
 } nib_policy;
 
-NIB_INLINE nib_type nib__policy_cache(const nib_policy *policy)
+NIB_INLINE nib_kv_types nib__policy_cache(const nib_policy *policy)
 {
-    return policy->cache != NIB_TYPE_NONE ? policy->cache : policy->dtype;
+    return policy->cache.keys.type != NIB_TYPE_NONE ? policy->cache : nib__kv_both(policy->dtype);
 }
 
 /* layers and machine must outlive the plan. Fails only for wrong patterns or names, and if memory

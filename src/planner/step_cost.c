@@ -21,6 +21,15 @@ static const nib_machine *machine_of(const step *s, nib_op op)
     return plan != NULL ? plan->machine : s->plan->machine;
 }
 
+/* Bytes of a cached value, of keys and values on average, with heads of a usual width. */
+static double cached_bytes(nib_kv_types t)
+{
+    enum { USUAL = 128 };
+    return (double)(nib__cache_bytes(t.keys.type, USUAL, 1) +
+                    nib__cache_bytes(t.values.type, USUAL, 1)) /
+           (2 * USUAL);
+}
+
 /* Per query and position: a product with a key, one with a value, and an exponential. Past the
  * first chunk, a query sees half of its own on average. kv: values cached per position. */
 static double attention_seconds(const step *s, double q, double kv, const nib_graph_node *node)
@@ -29,7 +38,7 @@ static double attention_seconds(const step *s, double q, double kv, const nib_gr
     const double positions =
         s->positions <= window ? s->positions : window / (node->chunked ? 2 : 1);
     const double share = 0.25; /* of the f32 rate, as softmax leaves it */
-    const double each = 4, cached = (double)nib__cache_value_bytes(s->plan->cache);
+    const double each = 4, cached = cached_bytes(s->plan->cache);
     const nib_machine *m = machine_of(s, NIB_OP_ATTN);
     const double operations = each * s->tokens * positions * q;
     const double bytes = positions * kv * cached;

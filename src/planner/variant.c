@@ -493,7 +493,7 @@ void nib__plan_op_query(nib_query *out, nib_op op, nib_type input, const nib_mac
     *out = machine->facts;
     out->fact[NIB_FACT_OP] = op;
     out->fact[NIB_FACT_INPUT] = input;
-    out->fact[NIB_FACT_CACHE] = NIB_TYPE_F32;
+    out->fact[NIB_FACT_CACHE] = NIB_KV_F32;
     out->fact[NIB_FACT_M] = 1;
     out->fact[NIB_FACT_BUILT] = 1;
     out->fact[NIB_FACT_OFFERED] = 1;
@@ -503,7 +503,10 @@ void nib__plan_op_ask(nib_query *out, nib_op op, const nib_policy *policy,
                       const nib_machine *machine)
 {
     nib__plan_op_query(out, op, NIB_TYPE_F32, machine);
-    out->fact[NIB_FACT_CACHE] = nib__policy_cache(policy);
+    const nib_kv_types cache = nib__policy_cache(policy);
+    out->fact[NIB_FACT_CACHE] = nib__kv_kind(cache.keys.type);
+    out->fact[NIB_FACT_CACHE_MIXED] = cache.keys.type != cache.values.type;
+    out->fact[NIB_FACT_CACHE_HADAMARD] = cache.keys.hadamard || cache.values.hadamard;
     out->without = &policy->without;
     for (size_t i = 0; policy->graph != NULL && i < policy->graph->node_count; i++)
         if (policy->graph->nodes[i].op == NIB_OP_STORE_KV && policy->graph->nodes[i].in[1] < 0)

@@ -20,7 +20,7 @@ struct nib_session {
     bool in_use;          /* by a batch, which owns the sequences */
     bool running;         /* in a call with callbacks */
     bool hashed;
-    nib_hash weights; /* nib__basis_weights, once hashed */
+    nib_hash weights; /* nib__network_hash, once hashed */
 };
 
 /* Keeps the session until nib_session_close is called once more. */

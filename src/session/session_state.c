@@ -5,6 +5,7 @@
  */
 #include "session_state.h"
 #include "public_struct.h"
+#include "network_hash.h"
 #include "state_basis.h"
 
 #include <inttypes.h>
@@ -64,7 +65,7 @@ static nib_status open_state(state *s, nib_session *session, int64_t sequence, n
         return nib__fail_memory(err, s->basis.size + scratch, "the state of a sequence");
     if (!session->hashed)
         NIB_TRY(nib__model_check_files(session->model,
-                                       nib__basis_weights(&session->weights, net, err), err));
+                                       nib__network_hash(&session->weights, net, err), err));
     session->hashed = true;
     s->head = (head){.version = kv->states.count > 0 ? STATES : KEYS,
                      .weights = session->weights,

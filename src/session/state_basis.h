@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the keys and values of a session depend on besides its tokens: the model's weights and
- * numbers, as one hash, and how a plan computes with them, as lines that an error can quote.
+ * What the keys and values of a session depend on besides its tokens and its model
+ * (nib__network_hash): how a plan computes, as lines that an error can quote.
  * docs/formats.md says what is compared.
  */
 #ifndef NIB_STATE_BASIS_H
 #define NIB_STATE_BASIS_H
 
 #include "session_handle.h"
-
-/* The same for copies of a model's files; reads at most 16 KiB of each tensor. */
-nib_status nib__basis_weights(nib_hash *out, const nib_network *net, nib_err *err);
 
 /* A line for each part that a plan may compute in several ways: its name, how, and the arithmetic
  * contract, separated by tabs. */

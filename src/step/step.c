@@ -40,18 +40,20 @@ static uint64_t rows_input_bytes(const nib_step *s)
 nib_cache nib__step_cache(const nib_step *s, int64_t layer)
 {
     const nib_config *c = &s->net->config;
-    nib_kv_shape shape = nib__kv_shape(c, s->documents, s->options.length, s->plan->dtype);
+    nib_kv_shape shape =
+        nib__kv_shape(c, s->documents, s->options.length, nib__kv_both(s->plan->dtype));
     if (shape.value_dim == 0) {
         shape.kv_heads = nib__config_kv_heads(c, layer);
         shape.head_dim = nib__config_head_dim(c, layer);
     }
-    return (nib_cache){.type = shape.type,
+    const int64_t head = nib__cache_bytes(s->plan->dtype, shape.head_dim, NIB_CACHE_BLOCK);
+    return (nib_cache){.types = shape.types,
                        .tables = s->tables,
                        .table_ld = s->table_ld,
                        .kv_heads = shape.kv_heads,
                        .head_dim = shape.head_dim,
                        .value_dim = shape.value_dim,
-                       .block_heads = shape.kv_heads};
+                       .block_bytes = shape.kv_heads * head};
 }
 
 static uint64_t attention_scratch(const nib_step *s)
@@ -133,8 +135,7 @@ nib_status nib__step_reserve(nib_step *s, int64_t documents, int64_t blocks, nib
     s->cache_side = 0;
     for (int64_t i = 0; i < s->net->config.layers; i++) {
         const nib_cache cache = nib__step_cache(s, i);
-        const int64_t bytes = nib__cache_bytes(cache.type, cache.head_dim, NIB_CACHE_BLOCK);
-        s->cache_side = larger(s->cache_side, (uint64_t)(s->cache_blocks * cache.kv_heads * bytes));
+        s->cache_side = larger(s->cache_side, (uint64_t)(s->cache_blocks * cache.block_bytes));
     }
     s->cache_bytes = (s->net->config.latent.rank > 0 ? 1 : 2) * s->cache_side * s->caches;
     s->table_bytes = (uint64_t)(s->documents * s->table_ld) * sizeof *s->tables;

@@ -31,8 +31,10 @@ refused 2 'a context of 513 is over the model'\''s limit of 512; lower --context
 refused 2 'a window of 1 is not between 2 and the context of 512' eval "$MODEL" --text "$MODEL/heldout.txt" --window 1
 refused 2 'a window of 513 is not between 2 and the context of 512' eval "$MODEL" --text "$MODEL/heldout.txt" --window 513
 refused 2 'dtype "f8" is not one of f32, f16, bf16' plan "$MODEL" --dtype f8
-refused 2 'cache type "q8_0" is not one of f32, f16, bf16, int8; int8 has *' generate "$MODEL" --cache-type q8_0
-refused 2 'cache type "int4" is not one of f32, f16, bf16, int8' plan "$MODEL" --cache-type int4
+refused 2 'cache type "q8_0" is not one of f32, f16, bf16, int8, int4, one of these with -hadamard, or two as KEYS:VALUES; int8 has *' generate "$MODEL" --cache-type q8_0
+for type in int2 int4- :int4 int8:int4:int4 int4-hadamard64 hadamard int8:; do
+    refused 2 "cache type \"$type\" is not one of f32, f16, bf16, int8, int4, one of these with -hadamard, or two as KEYS:VALUES" plan "$MODEL" --cache-type $type
+done
 refused 2 '--cache-type int8 has no effect in training*' plan "$REPO/configs/nibble_tales.json" --cache-type int8
 refused 2 '--isa sse9: unknown instruction set; choose one of ref, *avx512vnni*' plan "$MODEL" --isa sse9
 refused 2 '--engine nonsense: no such engine; known are *torchao*executorch, vllm, llama.cpp, modelopt' plan "$MODEL" --engine nonsense

@@ -328,51 +328,55 @@ static void fill_floats(void *to, nib_type type, int64_t count, rng *r)
     }
 }
 
-/* Codes of a block and head with their scales, a few of which are NaN. */
-static void fill_codes(void *to, int64_t head_dim, int64_t bytes, rng *r)
+/* Fills the keys, or values, of one block and head. A few scales are NaN. */
+static void fill_head(char *to, nib_type type, int64_t head_dim, rng *r)
 {
-    const int64_t codes = NIB_CACHE_BLOCK * head_dim, block = codes + NIB_CACHE_BLOCK * 4;
-    for (int64_t at = 0; at < bytes; at += block) {
-        float scale[NIB_CACHE_BLOCK];
-        for (int64_t i = 0; i < codes; i++)
-            ((int8_t *)to)[at + i] = (int8_t)(below(r, 255) - 127);
-        for (int64_t i = 0; i < NIB_CACHE_BLOCK; i++)
-            scale[i] = below(r, 2000) == 0 ? NAN : (float)(1 + below(r, 1000)) * 1e-5F;
-        memcpy((char *)to + at + codes, scale, sizeof scale);
+    const nib_kv_vector v = nib__kv_vector(type, head_dim);
+    const int64_t codes = NIB_CACHE_BLOCK * v.elements;
+    if (v.others == 0) {
+        fill_floats(to, type, codes, r);
+        return;
+    }
+    for (int64_t i = 0; i < codes; i++)
+        to[i] = (char)(type == NIB_TYPE_I8 ? below(r, 255) - 127 : below(r, 256));
+    for (int64_t i = 0; i < NIB_CACHE_BLOCK * v.others; i++) {
+        const float scale = below(r, 2000) == 0 ? NAN : (float)(1 + below(r, 1000)) * 1e-5F;
+        nib__from_f32(to + codes + i * v.other_bytes,
+                      v.other_bytes == 4 ? NIB_TYPE_F32 : NIB_TYPE_F16, &scale, 1);
     }
 }
 
 /* Block tables in shuffled order, to catch a row that ignores them. */
 static nib_cache make_cache(memory *m, const nib_kernel *row, int64_t kv_heads, int64_t head_dim,
-                            nib_type type, rng *r)
+                            nib_kv_types types, rng *r)
 {
-    const int64_t block_heads = kv_heads + (row->device == NIB_DEVICE_CPU ? below(r, 3) : 0);
-    const int64_t heads = SEQUENCES * BLOCKS * block_heads;
-    const int64_t bytes = heads * nib__cache_bytes(type, head_dim, NIB_CACHE_BLOCK);
+    const int64_t between = kv_heads + (row->device == NIB_DEVICE_CPU ? below(r, 3) : 0);
+    const int64_t key = nib__cache_bytes(types.keys.type, head_dim, NIB_CACHE_BLOCK),
+                  value = nib__cache_bytes(types.values.type, head_dim, NIB_CACHE_BLOCK),
+                  stride = between * nib__max(key, value);
     int32_t *tables = take(m, SEQUENCES * BLOCKS * sizeof *tables);
     for (int i = 0; i < SEQUENCES * BLOCKS; i++) {
         const int j = (int)below(r, i + 1);
         tables[i] = tables[j], tables[j] = i;
     }
-    nib_cache cache = {.type = type,
+    nib_cache cache = {.types = types,
                        .tables = tables,
                        .table_ld = BLOCKS,
                        .kv_heads = kv_heads,
                        .head_dim = head_dim,
-                       .block_heads = block_heads};
-    cache.keys = take(m, (size_t)bytes);
-    cache.values = take(m, (size_t)bytes);
-    for (int side = 0; side < 2; side++) {
-        void *to = side == 0 ? cache.keys : cache.values;
-        if (type == NIB_TYPE_I8)
-            fill_codes(to, head_dim, bytes, r);
-        else
-            fill_floats(to, type, heads * NIB_CACHE_BLOCK * head_dim, r);
+                       .block_bytes = stride};
+    cache.keys = take(m, (size_t)(SEQUENCES * BLOCKS * stride));
+    cache.values = take(m, (size_t)(SEQUENCES * BLOCKS * stride));
+    for (int64_t i = 0; i < SEQUENCES * BLOCKS * kv_heads; i++) {
+        const int64_t at = i / kv_heads * stride, head = i % kv_heads;
+        fill_head((char *)cache.keys + at + head * key, types.keys.type, head_dim, r);
+        fill_head((char *)cache.values + at + head * value, types.values.type, head_dim, r);
     }
     return cache;
 }
 
-static const nib_type cache_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_I8};
+static const nib_type cache_types[] = {NIB_TYPE_F32, NIB_TYPE_F16, NIB_TYPE_BF16, NIB_TYPE_I8,
+                                       NIB_TYPE_Q4_1};
 
 /* Whether the row's conditions on this fact accept the value. */
 static bool accepts(const nib_kernel *row, nib_fact fact, int64_t value)
@@ -385,14 +389,20 @@ static bool accepts(const nib_kernel *row, nib_fact fact, int64_t value)
     return takes;
 }
 
-/* A cache type that the row accepts. */
-static nib_type cache_type(const nib_kernel *row, rng *r)
+/* Types of keys and values that the row accepts: often one for both. */
+static nib_kv_types any_cache(const nib_kernel *row, rng *r)
 {
-    for (;;) {
-        const nib_type type = cache_types[below(r, COUNT(cache_types))];
-        if (accepts(row, NIB_FACT_CACHE, type))
-            return type;
+    nib_kv_types t;
+    do
+        t = nib__kv_both(cache_types[below(r, COUNT(cache_types))]);
+    while (!accepts(row, NIB_FACT_CACHE, nib__kv_kind(t.keys.type)));
+    if (accepts(row, NIB_FACT_CACHE_MIXED, 1) && below(r, 2) == 0)
+        t.values.type = cache_types[below(r, COUNT(cache_types))];
+    if (accepts(row, NIB_FACT_CACHE_HADAMARD, 1)) {
+        t.keys.hadamard = below(r, 3) == 0;
+        t.values.hadamard = below(r, 3) == 0;
     }
+    return t;
 }
 
 static void run_store(const nib_kernel *row, memory *m, const nib_store_kv *a, int64_t part)
@@ -414,11 +424,9 @@ static storing make_storing(memory *m, const nib_kernel *row, int64_t rows, int6
                             value_class class, rng *r)
 {
     const int64_t kv_heads = 1 + below(r, 2), ld = kv_heads * width + below(r, 3);
-    const nib_type type = cache_type(row, r);
     storing s = {.bytes = 0};
-    s.caches[0] = make_cache(m, row, kv_heads, width, type, r);
-    s.bytes = (size_t)(SEQUENCES * BLOCKS * s.caches[0].block_heads *
-                       nib__cache_bytes(type, width, NIB_CACHE_BLOCK));
+    s.caches[0] = make_cache(m, row, kv_heads, width, any_cache(row, r), r);
+    s.bytes = (size_t)(SEQUENCES * BLOCKS * s.caches[0].block_bytes);
     for (int i = 1; i < 3; i++) {
         s.caches[i] = s.caches[0];
         s.caches[i].keys = take(m, s.bytes), s.caches[i].values = take(m, s.bytes);
@@ -566,27 +574,31 @@ static float any_cap(rng *r)
 
 enum { POSITIONS = BLOCKS * NIB_CACHE_BLOCK };
 
+/* A vector of keys, or of values, becomes NaN: all bits set is NaN in every float type, of scales
+ * too. */
+static void hide_vector(char *head, nib_type type, int64_t dim, int64_t inside, bool keys)
+{
+    const nib_kv_vector v = nib__kv_vector(type, dim);
+    const int64_t step = keys ? NIB_CACHE_BLOCK : 1, next = keys ? 1 : v.elements;
+    for (int64_t i = 0; i < v.elements && v.others == 0; i++)
+        memset(head + (i * step + inside * next) * v.element_bytes, 0xff, (size_t)v.element_bytes);
+    head += NIB_CACHE_BLOCK * v.elements * v.element_bytes;
+    for (int64_t i = 0; i < v.others; i++)
+        memset(head + (i * NIB_CACHE_BLOCK + inside) * v.other_bytes, 0xff, (size_t)v.other_bytes);
+}
+
 static void hide_position(const nib_cache *c, int64_t sequence, int64_t position)
 {
-    const int64_t dim = c->head_dim, size = nib__cache_value_bytes(c->type);
-    const int64_t block = c->tables[sequence * c->table_ld + position / NIB_CACHE_BLOCK];
-    const int64_t inside = position % NIB_CACHE_BLOCK, codes = NIB_CACHE_BLOCK * dim;
-    const float scale = NAN;
+    const nib_type keys = c->types.keys.type, values = c->types.values.type;
+    const int64_t at =
+        c->tables[sequence * c->table_ld + position / NIB_CACHE_BLOCK] * c->block_bytes;
     for (int64_t h = 0; h < c->kv_heads; h++) {
-        const int64_t at =
-            (block * c->block_heads + h) * nib__cache_bytes(c->type, dim, NIB_CACHE_BLOCK);
-        char *keys = (char *)c->keys + at,
-             *values = c->values != NULL ? (char *)c->values + at : NULL;
-        if (c->type == NIB_TYPE_I8) {
-            memcpy(keys + codes + inside * 4, &scale, sizeof scale);
-            if (values != NULL)
-                memcpy(values + codes + inside * 4, &scale, sizeof scale);
-            continue;
-        }
-        for (int64_t d = 0; d < dim; d++) /* all bits set is NaN in every float type */
-            memset(keys + (d * NIB_CACHE_BLOCK + inside) * size, 0xff, (size_t)size);
-        if (values != NULL)
-            memset(values + inside * dim * size, 0xff, (size_t)(dim * size));
+        hide_vector((char *)c->keys + at + h * nib__cache_bytes(keys, c->head_dim, NIB_CACHE_BLOCK),
+                    keys, c->head_dim, position % NIB_CACHE_BLOCK, true);
+        if (c->values != NULL)
+            hide_vector((char *)c->values + at +
+                            h * nib__cache_bytes(values, c->head_dim, NIB_CACHE_BLOCK),
+                        values, c->head_dim, position % NIB_CACHE_BLOCK, false);
     }
 }
 
@@ -625,7 +637,7 @@ static bool check_attn(verdict *v, const nib_kernel *row, const nib_kernel *ref,
     const int64_t kv_heads = 1 + below(r, 2),
                   dim = nib__min(width, latent && row->gpu != NULL ? 576 : 128);
     nib_attn a = {.m = rows, .heads = kv_heads * (1 + below(r, 3)), .scale = 1 / sqrtf((float)dim)};
-    a.cache = make_cache(&m, row, kv_heads, dim, cache_type(row, r), r);
+    a.cache = make_cache(&m, row, kv_heads, dim, any_cache(row, r), r);
     if (latent) { /* values in keys; more heads than fill a tile */
         a.heads = kv_heads * (1 + below(r, 40));
         a.cache.values = NULL, a.cache.value_dim = 1 + below(r, dim);
@@ -691,7 +703,7 @@ static bool check_attn_dx(verdict *v, const nib_kernel *row, const nib_kernel *r
     for (int64_t i = 0; i < a.documents; i++)
         for (int32_t j = start[i]; j < start[i + 1]; j++)
             document[j] = (int32_t)i, position[j] = j - start[i];
-    a.cache = make_cache(&m, row, kv_heads, dim, cache_types[below(r, 3)], r);
+    a.cache = make_cache(&m, row, kv_heads, dim, nib__kv_both(cache_types[below(r, 3)]), r);
     if (below(r, 3) == 0)
         a.cache.values = NULL, a.cache.value_dim = 1 + below(r, dim);
     a.ldq = a.heads * dim + below(r, 3);

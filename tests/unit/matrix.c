@@ -571,7 +571,7 @@ static bool has_device_rows(const char *name)
 
 static void start_runs(matrix *m, const names *schemes)
 {
-    static const char *const caches[] = {NULL, "int8"};
+    static const char *const caches[] = {NULL, "int8", "int8:int4-hadamard"};
     const names models =
                     find("tests/golden/models/*/logits.safetensors", strlen("/logits.safetensors")),
                 machines = find("machines/*.json", strlen(".json"));

@@ -103,12 +103,12 @@ static nib_cache stored(batch *b, nib_type type, int32_t *sequence, int32_t *pos
     const nib_cache cache = {.keys = dirty(bytes),
                              .values = is_latent(b) ? NULL : dirty(bytes),
                              .value_dim = is_latent(b) ? b->wide : 0,
-                             .type = type,
+                             .types = nib__kv_both(type),
                              .tables = tables,
                              .table_ld = blocks,
                              .kv_heads = b->kv_heads,
                              .head_dim = b->dim,
-                             .block_heads = b->kv_heads};
+                             .block_bytes = b->kv_heads * nib__cache_bytes(type, b->dim, 64)};
     const nib_store_kv store = {.k = b->k,
                                 .v = is_latent(b) ? NULL : b->v,
                                 .ld = wide,

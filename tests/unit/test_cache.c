@@ -33,7 +33,7 @@ static nib_kv_shape shape_of(int64_t sequences, int64_t context, nib_type type)
                           .head_dim = 20,
                           .sequences = sequences,
                           .context = context,
-                          .type = type};
+                          .types = nib__kv_both(type)};
 }
 
 static nib_kv open_cache(int64_t sequences, int64_t context, nib_type type)
@@ -326,10 +326,10 @@ static void test_views(void **state)
         assert_ptr_equal(c.keys, kv.groups->block + (uint64_t)(2 * layer) * side);
         assert_ptr_equal(c.values, kv.groups->block + (uint64_t)(2 * layer + 1) * side);
         assert_ptr_equal(c.tables, kv.groups->tables);
-        assert_int_equal(c.type, NIB_TYPE_F16);
+        assert_int_equal(c.types.keys.type, NIB_TYPE_F16);
         assert_int_equal(c.kv_heads, 2);
         assert_int_equal(c.head_dim, 20);
-        assert_int_equal(c.block_heads, 3 * 2 * 2);
+        assert_int_equal(c.block_bytes, 3 * 2 * 2 * nib__cache_bytes(NIB_TYPE_BF16, 20, 64));
     }
     assert_int_equal(kv.groups->block_bytes, (uint64_t)kv.groups->blocks * 6 * side);
     nib__kv_close(&kv);
@@ -362,7 +362,7 @@ static void test_errors(void **state)
                           .head_dim = 65536,
                           .sequences = 1000,
                           .context = 1 << 30,
-                          .type = NIB_TYPE_F32};
+                          .types = nib__kv_both(NIB_TYPE_F32)};
     refused(NIB_NO_MEMORY, nib__kv_open(&untouched, &shape, NULL, &allocator, &err), &err);
     assert_int_equal(untouched.layers, 77);
     /* many small blocks */
@@ -371,7 +371,7 @@ static void test_errors(void **state)
                            .head_dim = 2,
                            .sequences = 1 << 20,
                            .context = 1 << 30,
-                           .type = NIB_TYPE_BF16};
+                           .types = nib__kv_both(NIB_TYPE_BF16)};
     refused(NIB_NO_MEMORY, nib__kv_open(&untouched, &shape, NULL, &allocator, &err), &err);
 }
 
@@ -402,7 +402,8 @@ enum { DIM = 20, HEADS = 2 };
 
 static int8_t key_code(const nib_cache *c, int64_t head, int64_t d, int64_t position)
 {
-    const char *block = (const char *)c->keys + head * nib__cache_bytes(c->type, DIM, 64);
+    const char *block =
+        (const char *)c->keys + head * nib__cache_bytes(c->types.keys.type, DIM, 64);
     return (int8_t)block[d * NIB_CACHE_BLOCK + position];
 }
 
@@ -502,6 +503,200 @@ static void test_int8_attention(void **state)
     nib__kv_close(&kv);
 }
 
+/* ---- int4, and keys and values of different types ---- */
+
+static nib_kv open_types(nib_kv_types types)
+{
+    nib_kv_shape shape = shape_of(1, 300, types.keys.type);
+    shape.head_dim = 40; /* a group, and one of 8 channels */
+    shape.types = types;
+    return open_shape(&shape);
+}
+
+/* Codes of a group are (x - l) / s under its rounded scale and minimum, ties to even. */
+static void test_int4_codes(void **state)
+{
+    (void)state;
+    enum { WIDE = 40, ROWS = WIDE / 2, SCALES = 64 * ROWS };
+    nib_kv kv = open_types(nib__kv_both(NIB_TYPE_Q4_1));
+    extend(&kv, 0, 1);
+    const nib_cache c = nib__kv_layer(&kv, 1);
+    float k[2 * WIDE] = {0}, v[2 * WIDE] = {0};
+    const float first[] = {-1, 14, 0.5F, 1.5F, 13.4F}; /* l = -1, s = 1 */
+    memcpy(k, first, sizeof first);
+    for (int i = 32; i < WIDE; i++)
+        k[i] = 3; /* all equal: s is 0 */
+    k[WIDE] = NAN;
+    const int32_t sequence = 0, position = 5;
+    const nib_store_kv args = {.k = k,
+                               .v = v,
+                               .ld = 2 * WIDE,
+                               .m = 1,
+                               .sequence = &sequence,
+                               .position = &position,
+                               .cache = c};
+    nib__kernel_find("copy_f32__ref")->run.store_kv(&args, 0, 1);
+    const uint8_t *keys = c.keys;
+    const uint16_t *scales = (const uint16_t *)(const void *)(keys + SCALES) + 5;
+    assert_int_equal(keys[0 * 64 + 5], 0 | 15 << 4);
+    assert_int_equal(keys[1 * 64 + 5], 2 | 2 << 4); /* 1.5 and 2.5, ties to even */
+    assert_int_equal(keys[2 * 64 + 5], 14 | 1 << 4);
+    assert_int_equal(keys[16 * 64 + 5], 0);
+    assert_true(nib__f16_to_f32(scales[0]) == 1.0F && nib__f16_to_f32(scales[64]) == 0.0F);
+    assert_true(nib__f16_to_f32(scales[128]) == -1.0F && nib__f16_to_f32(scales[192]) == 3.0F);
+    scales = (const uint16_t *)(const void *)(keys + nib__cache_bytes(NIB_TYPE_Q4_1, WIDE, 64) +
+                                              SCALES) +
+             5;
+    assert_true(isnan(nib__f16_to_f32(scales[0])) && !isnan(nib__f16_to_f32(scales[64])));
+    nib__kv_close(&kv);
+}
+
+/* The cached vector of a position, head 0, as floats. */
+static void widen(float *out, const nib_cache *c, bool keys, int64_t dim, int64_t position)
+{
+    const nib_type type = keys ? c->types.keys.type : c->types.values.type;
+    const nib_kv_vector v = nib__kv_vector(type, dim);
+    const char *head =
+        (const char *)(keys ? c->keys : c->values) + c->tables[position / 64] * c->block_bytes;
+    const int64_t at = position % 64, next = keys ? 1 : v.elements, step = keys ? 64 : 1;
+    const char *codes = head + at * next * v.element_bytes,
+               *others = head + 64 * v.elements * v.element_bytes + at * v.other_bytes;
+    for (int64_t d = 0; d < dim; d++) {
+        const char *code = codes + (type == NIB_TYPE_Q4_1 ? d / 2 : d) * step * v.element_bytes;
+        float by[2] = {1, 0};
+        if (type == NIB_TYPE_Q4_1) {
+            nib__to_f32(&by[0], others + d / 32 * 64 * 2, NIB_TYPE_F16, 1);
+            nib__to_f32(&by[1], others + (d / 32 + v.others / 2) * 64 * 2, NIB_TYPE_F16, 1);
+            out[d] = fmaf((float)((uint8_t)*code >> d % 2 * 4 & 15), by[0], by[1]);
+        } else if (type == NIB_TYPE_I8) {
+            memcpy(by, others, sizeof *by);
+            out[d] = (float)(int8_t)*code * by[0];
+        } else {
+            nib__to_f32(&out[d], code, type, 1);
+        }
+    }
+}
+
+static uint32_t any_bits(uint32_t *random)
+{
+    *random = *random * 1664525u + 1013904223u;
+    return *random >> 8;
+}
+
+/* Attention over int4 has the bits of attention over f32 with the widened values; the same for int4
+ * beside another type whose values widen exactly. */
+static void test_int4_attention(void **state)
+{
+    (void)state;
+    enum { WIDE = 40, POSITIONS = 290 };
+    static const nib_type others[] = {NIB_TYPE_Q4_1, NIB_TYPE_BF16, NIB_TYPE_F32};
+    for (int i = 0; i < 2 * (int)COUNT(others); i++) {
+        nib_kv_types types = nib__kv_both(NIB_TYPE_Q4_1);
+        *(i % 2 == 0 ? &types.keys.type : &types.values.type) = others[i / 2];
+        nib_kv kv = open_types(types), exact = open_types(nib__kv_both(NIB_TYPE_F32));
+        extend(&kv, 0, POSITIONS), extend(&exact, 0, POSITIONS);
+        const nib_cache c = nib__kv_layer(&kv, 0), f = nib__kv_layer(&exact, 0);
+        float q[2 * WIDE], k[2 * WIDE] = {0}, v[2 * WIDE] = {0}, out[2][WIDE];
+        uint32_t random = 7;
+        for (int d = 0; d < 2 * WIDE; d++)
+            q[d] = (float)(d % 7 - 3);
+        for (int32_t p = 0; p < POSITIONS; p++) {
+            const int32_t sequence = 0;
+            for (int d = 0; d < 2 * WIDE; d++) {
+                k[d] = (float)(any_bits(&random) & 1023) / 512 - 1;
+                v[d] = (float)(any_bits(&random) & 4095) / 100;
+            }
+            nib_store_kv args = {.k = k,
+                                 .v = v,
+                                 .ld = 2 * WIDE,
+                                 .m = 1,
+                                 .sequence = &sequence,
+                                 .position = &p,
+                                 .cache = c};
+            nib__kernel_find("copy_f32__ref")->run.store_kv(&args, 0, 1);
+            widen(k, &c, true, WIDE, p), widen(v, &c, false, WIDE, p);
+            args.cache = f;
+            nib__kernel_find("copy_f32__ref")->run.store_kv(&args, 0, 1);
+        }
+        for (int which = 0; which < 2; which++) {
+            const int32_t sequence = 0, position = POSITIONS - 1;
+            const nib_attn args = {.q = q,
+                                   .out = out[which],
+                                   .ldq = 2 * WIDE,
+                                   .ldo = 2 * WIDE,
+                                   .m = 1,
+                                   .heads = 2,
+                                   .sequence = &sequence,
+                                   .position = &position,
+                                   .cache = which == 0 ? c : f,
+                                   .scale = 0.25F};
+            const nib_kernel *row = nib__kernel_find("attn_f32__ref");
+            void *scratch = nib__block_take(row->scratch(&args));
+            row->run.attn(&args, 0, 1, scratch); /* first head only */
+            nib__block_free(scratch, row->scratch(&args));
+        }
+        assert_memory_equal(out[0], out[1], sizeof *out);
+        nib__kv_close(&kv), nib__kv_close(&exact);
+    }
+}
+
+/* Keys and values of different sizes lie side by side, and leave and enter the cache whole. */
+static void test_mixed_types(void **state)
+{
+    static const char *const names[] = {"int8:int4", "int4-hadamard:f32", "f16:int8"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        nib_kv_types types;
+        assert_true(nib__kv_parse(&types, names[i]));
+        nib_kv kv = open_types(types);
+        extend(&kv, 0, 100);
+        const int64_t key = nib__cache_bytes(types.keys.type, 40, 64),
+                      value = nib__cache_bytes(types.values.type, 40, 64);
+        for (int64_t layer = 0; layer < 3; layer++) {
+            const nib_cache c = nib__kv_layer(&kv, layer);
+            assert_ptr_equal(c.keys, kv.groups->block + layer * 2 * (key + value));
+            assert_ptr_equal(c.values, (char *)c.keys + 2 * key);
+            assert_int_equal(c.block_bytes, 3 * 2 * (key + value));
+        }
+        const uint64_t bytes = nib__kv_position_bytes(&kv, 0);
+        assert_int_equal(bytes, 2 * (key + value) / 64);
+        uint8_t *rows = malloc(64 * bytes), *again = malloc(64 * bytes);
+        uint32_t random = 9;
+        for (uint64_t b = 0; b < 36 * bytes; b++)
+            rows[b] = (uint8_t)any_bits(&random);
+        assert_int_equal(nib__kv_write(&kv, 0, 1, 1, 36, rows, NULL, NULL), NIB_OK);
+        assert_int_equal(nib__kv_read(&kv, 0, 1, 1, 36, again, NULL, NULL), NIB_OK);
+        assert_memory_equal(rows, again, 36 * bytes);
+        free(rows), free(again);
+        nib__kv_close(&kv);
+    }
+}
+
+static void test_type_names(void **state)
+{
+    static const char *const good[] = {"f32",
+                                       "bf16",
+                                       "int4-hadamard",
+                                       "int8:int4",
+                                       "f16:f32",
+                                       "int8-hadamard:int4",
+                                       "int4:int4-hadamard"};
+    static const char *const wrong[] = {
+        "",     "int", "i8", "int8:", ":int8", "int8-", "q4_1", "int4-hadamard-", "int4:int4:int4",
+        "int4 "};
+    (void)state;
+    nib_kv_types types;
+    char name[NIB_KV_NAME];
+    for (size_t i = 0; i < COUNT(good); i++) {
+        assert_true(nib__kv_parse(&types, good[i]));
+        assert_string_equal(nib__kv_name(name, types), good[i]);
+    }
+    for (size_t i = 0; i < COUNT(wrong); i++)
+        assert_false(nib__kv_parse(&types, wrong[i]));
+    assert_true(nib__kv_parse(&types, "int4:int4"));
+    assert_string_equal(nib__kv_name(name, types), "int4");
+}
+
 /* Layers without a window may have other heads; then they are a group of their own, whether or not
  * the others keep only a window. */
 static void test_heads_by_layer(void **state)
@@ -549,6 +744,10 @@ int main(void)
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_int8_codes),
         cmocka_unit_test(test_int8_attention),
+        cmocka_unit_test(test_int4_codes),
+        cmocka_unit_test(test_int4_attention),
+        cmocka_unit_test(test_mixed_types),
+        cmocka_unit_test(test_type_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -467,8 +467,9 @@ static void test_notes(void **state)
         {"llama4", {U32(".attention.sliding_window", 16)}, "llama.cpp gives every model"},
         {"glm4moe", {U32(".expert_group_count", 1)}, NULL},
         {"granitemoe", {U32(".expert_feed_forward_length", 32)}, NULL},
-        {"qwen35", {U32(".block_count", 5), U32(".nextn_predict_layers", 1)}, NULL},
-        {"qwen35", {WITHOUT(".full_attention_interval")}, NULL},
+        /* the note is of the file's own key, which is renamed */
+        {"qwen35", {U32(".block_count", 5), U32(".nextn_predict_layers", 1)}, "_wen35.block"},
+        {"qwen35", {WITHOUT(".full_attention_interval")}, "_wen35.full_attention"},
         {"phi3", {TEXT(".rope.scaling.type", "longrope")}, NULL},
         {"phi3", {F32(".rope.scaling.factor", 2)}, "rope.scaling.factor"},
         {"llama", {F32("general.sampling.temp", 0)}, NULL},

@@ -122,7 +122,8 @@ static void test_cache_bytes(void **state)
         nib_err err;
         open_text(&p, models[0].text);
         assert_int_equal(p.status, NIB_OK);
-        const nib_kv_shape shape = nib__kv_shape(&p.config, SEQUENCES, CONTEXT, types[i]);
+        const nib_kv_shape shape =
+            nib__kv_shape(&p.config, SEQUENCES, CONTEXT, nib__kv_both(types[i]));
         const uint64_t layers = (uint64_t)p.config.layers;
         assert_int_equal(nib__kv_shape_bytes(&shape), layers * wanted[i]);
         assert_int_equal(nib__kv_measure(&size, &shape, &err), NIB_OK);

@@ -273,6 +273,11 @@ static void test_caches(void **state)
     check_scheme("tests/golden/models/qwen2", NULL, "f32", "int8");
     check_scheme("tests/golden/models/qwen2", "8da4w-g32", "bf16", "int8");
     check_scheme("tests/golden/models/qwen2", NULL, "bf16", "f32");
+    check_scheme("tests/golden/models/qwen2", NULL, "f32", "int4");
+    check_scheme("tests/golden/models/qwen2", "8da4w-g32", "bf16", "int4-hadamard");
+    check_scheme("tests/golden/models/qwen2", NULL, "f32", "int8:int4");
+    check_scheme("tests/golden/models/gpt_oss", NULL, "bf16", "f16-hadamard:int8");
+    check_scheme("tests/golden/models/deepseek_v3", NULL, "f32", "int4-hadamard");
     assert_int_equal(failures, 0);
 }
 

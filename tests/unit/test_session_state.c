@@ -173,7 +173,8 @@ static void check_length(opened *a, opened *b, int64_t length, int64_t cut)
 
 static void test_same_bits(void **state)
 {
-    static const char *const caches[] = {"f32", "f16", "bf16", "int8"};
+    static const char *const caches[] = {
+        "f32", "f16", "bf16", "int8", "int4", "int8:int4-hadamard", "bf16:f32"};
     static const int64_t lengths[] = {0, 1, 63, 64, 65, 128, 300, 600};
     (void)state;
     for (size_t c = 0; c < COUNT(caches); c++) {

@@ -182,14 +182,14 @@ NIB_INLINE void load_keys(const dx_item *t, int64_t key0)
 {
     const nib_cache *c = &t->a->cache;
     const nib_attn_dx_scratch *s = &t->s;
-    const int64_t block = t->table[key0 / SIDE] * c->block_heads + t->kv_head;
-    const int64_t count = SIDE * t->dim, bytes = count * (c->type == NIB_TYPE_F32 ? 4 : 2);
-    const char *keys = (const char *)c->keys + block * bytes;
-    widen(s->kt, keys, c->type, count);
+    const nib_type type = c->types.keys.type; /* of values, too */
+    const int64_t count = SIDE * t->dim, bytes = count * (type == NIB_TYPE_F32 ? 4 : 2);
+    const int64_t at = t->table[key0 / SIDE] * c->block_bytes + t->kv_head * bytes;
+    widen(s->kt, (const char *)c->keys + at, type, count);
     transpose(s->k, t->padded, s->kt, SIDE, t->dim, SIDE);
     if (t->latent)
         return;
-    widen(s->v, (const char *)c->values + block * bytes, c->type, count);
+    widen(s->v, (const char *)c->values + at, type, count);
     transpose(s->vt, SIDE, s->v, t->dim, SIDE, t->dim);
 }
 

@@ -28,6 +28,13 @@ static size_t attn_scratch(const void *args)
            sizeof(float);
 }
 
+/* Values that lie in keys are rotated as those are. */
+static int64_t rotated_back(const nib_cache *c)
+{
+    const nib_kv_type values = c->values != NULL ? c->types.values : c->types.keys;
+    return values.hadamard ? nib__cache_block(c) : 0;
+}
+
 static void run_tile(nib_tile *t, void (*run)(nib_tile *t))
 {
     if (t->rows > 0)
@@ -40,6 +47,8 @@ static void add_item(nib_tile *t, int64_t slot, int64_t head)
     const nib_attn *a = t->a;
     float *q = t->q + t->rows * t->padded;
     memcpy(q, a->q + slot * a->ldq + head * t->dim, (size_t)t->dim * sizeof *q);
+    if (a->cache.types.keys.hadamard)
+        nib__hadamard(q, q, t->dim, nib__cache_block(&a->cache));
     t->slots[t->rows] = slot;
     t->heads[t->rows] = head;
     t->ends[t->rows] = (int64_t)a->position[slot] + 1;
@@ -57,6 +66,7 @@ void nib__attn_tiles(const nib_attn *a, int64_t item0, int64_t item1, void *scra
                   .padded = padded,
                   .wide = nib__cache_value_dim(&a->cache),
                   .most = most_rows(&a->cache),
+                  .back = rotated_back(&a->cache),
                   .scores = scratch};
     t.wide_padded = nib__round_up(t.wide, NIB_LANES);
     t.q = t.scores + t.most * NIB_SOFTMAX_BLOCK;
@@ -91,8 +101,9 @@ void nib__attn_tiles(const nib_attn *a, int64_t item0, int64_t item1, void *scra
 static const nib_kernel rows[] = {
     ROW(avx512, 10, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX512, NULL)), "attn_f32__ref",
         NIB_X86(nib__attn__avx512),
-        "causal attention over a cache in f32, f16, bf16 or int8, softmax blocks of 256 positions "
-        "merged ascending; windows, chunks and caps of scores"),
+        "causal attention over keys and values in f32, f16, bf16, int8 or int4, each rotated or "
+        "not; "
+        "softmax blocks of 256 positions merged ascending; windows, chunks and caps of scores"),
     ROW(avx2, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_AVX2, NULL)), "attn_f32__ref",
         NIB_X86(nib__attn__avx2), "the same"),
     ROW(neon, 20, NIB_CONDS(NIB_HAS(ISA, NIB_ISA_NEON, NULL)), "attn_f32__ref",

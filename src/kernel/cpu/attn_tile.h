@@ -23,7 +23,8 @@ typedef struct nib_tile {
     const int32_t *table;         /* the sequence's block table */
     int64_t kv_head, dim, padded; /* of keys; padded: to whole lanes */
     int64_t wide, wide_padded;    /* the same of values */
-    int rows, most;               /* most: rows that fill the tile */
+    int64_t back;   /* channels of an output that are rotated back together; 0: none */
+    int rows, most; /* most: rows that fill the tile */
     int64_t slots[NIB_ATTN_ROWS_MAX], heads[NIB_ATTN_ROWS_MAX];
     int64_t begins[NIB_ATTN_ROWS_MAX]; /* first position that each row sees */
     int64_t ends[NIB_ATTN_ROWS_MAX];   /* one past each row's own position, the last that it sees */

@@ -79,6 +79,12 @@ NIB_INLINE nib_lanes nib__lanes_load_i8(const int8_t *p)
     const __m512i wide = _mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p));
     return (nib_lanes){_mm512_cvtepi32_ps(wide)};
 }
+NIB_INLINE nib_lanes nib__lanes_load_nibbles(const uint8_t *p, int shift)
+{
+    const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
+    const __m512i codes = _mm512_srl_epi32(wide, _mm_cvtsi32_si128(shift));
+    return (nib_lanes){_mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32(15)))};
+}
 NIB_INLINE float nib__lanes_sum(nib_lanes a)
 {
     const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
@@ -176,6 +182,16 @@ NIB_INLINE __m256 nib__lanes_i8_half(const int8_t *p)
 NIB_INLINE nib_lanes nib__lanes_load_i8(const int8_t *p)
 {
     return (nib_lanes){nib__lanes_i8_half(p), nib__lanes_i8_half(p + 8)};
+}
+NIB_INLINE __m256 nib__lanes_nibbles_half(const uint8_t *p, int shift)
+{
+    const __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p));
+    const __m256i codes = _mm256_srl_epi32(wide, _mm_cvtsi32_si128(shift));
+    return _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(15)));
+}
+NIB_INLINE nib_lanes nib__lanes_load_nibbles(const uint8_t *p, int shift)
+{
+    return (nib_lanes){nib__lanes_nibbles_half(p, shift), nib__lanes_nibbles_half(p + 8, shift)};
 }
 NIB_INLINE float nib__lanes_sum(nib_lanes a)
 {
@@ -296,6 +312,15 @@ NIB_INLINE nib_lanes nib__lanes_load_i8(const int8_t *p)
         {vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_high_s16(low)),
          vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_high_s16(high))}};
 }
+NIB_INLINE nib_lanes nib__lanes_load_nibbles(const uint8_t *p, int shift)
+{
+    const uint8x16_t codes =
+        vandq_u8(vshlq_u8(vld1q_u8(p), vdupq_n_s8((int8_t)-shift)), vdupq_n_u8(15));
+    const uint16x8_t low = vmovl_u8(vget_low_u8(codes)), high = vmovl_high_u8(codes);
+    return (nib_lanes){
+        {vcvtq_f32_u32(vmovl_u16(vget_low_u16(low))), vcvtq_f32_u32(vmovl_high_u16(low)),
+         vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))), vcvtq_f32_u32(vmovl_high_u16(high))}};
+}
 NIB_INLINE float nib__lanes_sum(nib_lanes a)
 {
     const float32x4_t s4 = vaddq_f32(vaddq_f32(a.q[0], a.q[2]), vaddq_f32(a.q[1], a.q[3]));
@@ -397,6 +422,11 @@ static inline nib_lanes nib__lanes_load_bf16(const uint16_t *p)
     NIB_LANES_EACH(nib__bf16_to_f32(p[i]));
 }
 NIB_INLINE nib_lanes nib__lanes_load_i8(const int8_t *p) { NIB_LANES_EACH((float)p[i]); }
+/* The low halves (shift 0) or the high ones (4) of sixteen bytes. */
+NIB_INLINE nib_lanes nib__lanes_load_nibbles(const uint8_t *p, int shift)
+{
+    NIB_LANES_EACH((float)(p[i] >> shift & 15));
+}
 NIB_INLINE float nib__lanes_sum(nib_lanes a)
 {
     for (int half = 8; half > 0; half /= 2)
@@ -477,6 +507,21 @@ NIB_INLINE nib_lanes nib__lanes_load_as(const void *p, nib_type type)
     case NIB_TYPE_I8: return nib__lanes_load_i8(p);
     default: return nib__lanes_load(p);
     }
+}
+
+/* Sixteen codes in eight bytes, the first in the low half of the first byte. */
+NIB_INLINE nib_lanes nib__lanes_load_pairs(const uint8_t *p)
+{
+#if defined(__AVX2__)
+    const __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64((const void *)p));
+    uint8_t codes[16];
+    _mm_storeu_si128((void *)codes, _mm_or_si128(wide, _mm_slli_epi16(wide, 4)));
+#else
+    uint8_t codes[16];
+    for (int i = 0; i < 8; i++)
+        codes[2 * i] = p[i] & 15, codes[2 * i + 1] = p[i] >> 4;
+#endif
+    return nib__lanes_load_nibbles(codes, 0);
 }
 
 /* The first `count` (1..15) values of p, then zeros. */

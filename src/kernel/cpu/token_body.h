@@ -4,6 +4,7 @@
  * swiglu, scale, add, storing keys and values, and rope with storing. Each including file names its
  * functions through NIB_TOKEN(name).
  */
+#include "hadamard.h"
 #include "norm_lanes.h"
 #include "ops.h"
 
@@ -235,44 +236,132 @@ static void store_spread(void *to, nib_type type, const float *from, int64_t cou
     }
 }
 
+/* The least and the greatest of up to NIB_KV_GROUP values; *wrong: NaN if some are not finite. */
+static void find_range(const float *x, int64_t count, float *least, float *greatest, float *wrong)
+{
+    const nib_lanes zero = nib__lanes_set(0.0f);
+    nib_lanes high = nib__lanes_set(-INFINITY), low = high, bad = zero; /* low: of -x */
+    for (int64_t i = 0; i < count; i += NIB_LANES) {
+        nib_lanes v = nib__lanes_load_at(x, i, count);
+        if (count - i < NIB_LANES) { /* others would be 0 */
+            float part[NIB_LANES];
+            nib__lanes_store(part, nib__lanes_set(x[i]));
+            memcpy(part, x + i, (size_t)(count - i) * sizeof *part);
+            v = nib__lanes_load(part);
+        }
+        high = nib__lanes_max(v, high);
+        low = nib__lanes_max(nib__lanes_sub(zero, v), low);
+        bad = nib__lanes_fma(v, zero, bad);
+    }
+    *greatest = nib__lanes_reduce_max(high);
+    *least = 0.0f - nib__lanes_reduce_max(low);
+    *wrong = nib__lanes_sum(bad);
+}
+
+/* Codes 0 to 15 of a group of int4, and its scale and minimum, as nib_cache defines them. */
+static void quantize_group(uint8_t *codes, uint16_t *scale, uint16_t *minimum, const float *x,
+                           int64_t count)
+{
+    const nib_lanes round = nib__lanes_set(12582912.0f), zero = nib__lanes_set(0.0f);
+    float least, greatest, wrong;
+    find_range(x, count, &least, &greatest, &wrong);
+    *minimum = nib__f32_to_f16(least);
+    const float l = nib__f16_to_f32(*minimum);
+    *scale = nib__f32_to_f16((greatest - l) / 15.0f);
+    const float s = nib__f16_to_f32(*scale);
+    const bool finite = wrong == wrong && s - s == 0.0f && l - l == 0.0f;
+    if (!finite)
+        *scale = 0x7e00, *minimum = 0; /* NaN */
+    for (int64_t i = 0; i < count; i += NIB_LANES) {
+        float whole[NIB_LANES] = {0};
+        if (finite && s > 0.0f) {
+            const nib_lanes v =
+                nib__lanes_div(nib__lanes_sub(nib__lanes_load_at(x, i, count), nib__lanes_set(l)),
+                               nib__lanes_set(s));
+            nib__lanes_store(
+                whole, nib__lanes_min(
+                           nib__lanes_set(15.0f),
+                           nib__lanes_max(nib__lanes_sub(nib__lanes_add(v, round), round), zero)));
+        }
+        for (int64_t j = 0; j < nib__min(NIB_LANES, count - i); j++)
+            codes[i + j] = (uint8_t)whole[j];
+    }
+}
+
+/* Stores a vector in int4: pairs of codes, a byte every `step`; then scales and minima, one every
+ * NIB_CACHE_BLOCK. */
+static void quantize_groups(uint8_t *to, int64_t step, uint16_t *scales, const float *x,
+                            int64_t count)
+{
+    const int64_t groups = nib__kv_groups(count);
+    for (int64_t g = 0; g < groups; g++) {
+        uint8_t codes[NIB_KV_GROUP + 1];
+        const int64_t first = g * NIB_KV_GROUP, some = nib__min(NIB_KV_GROUP, count - first);
+        quantize_group(codes, scales + g * NIB_CACHE_BLOCK, scales + (groups + g) * NIB_CACHE_BLOCK,
+                       x + first, some);
+        codes[some] = 0; /* the other half of the last byte of an odd number */
+        for (int64_t i = 0; i < some; i += 2)
+            to[(first + i) / 2 * step] = (uint8_t)(codes[i] | codes[i + 1] << 4);
+    }
+}
+
 /* Store one head's key, and its value, at position `inside` of a block. */
 static void store_key(const nib_cache *c, char *keys, int64_t inside, const float *k)
 {
     const int64_t dim = c->head_dim;
-    char *const key = keys + inside * nib__cache_value_bytes(c->type);
-    if (c->type == NIB_TYPE_I8)
+    const nib_type type = c->types.keys.type;
+    char *const key = keys + inside * nib__cache_value_bytes(type);
+    float turned[NIB_HADAMARD_MOST];
+    if (c->types.keys.hadamard)
+        k = nib__hadamard(turned, k, dim, nib__cache_block(c));
+    if (type == NIB_TYPE_I8)
         quantize_vector((int8_t *)key, NIB_CACHE_BLOCK,
                         (float *)(void *)(keys + NIB_CACHE_BLOCK * dim) + inside, k, dim);
+    else if (type == NIB_TYPE_Q4_1)
+        quantize_groups((uint8_t *)key, NIB_CACHE_BLOCK,
+                        (uint16_t *)(void *)(keys + NIB_CACHE_BLOCK * ((dim + 1) / 2)) + inside, k,
+                        dim);
     else
-        store_spread(key, c->type, k, dim);
+        store_spread(key, type, k, dim);
 }
 
 static void store_value(const nib_cache *c, char *values, int64_t inside, const float *v)
 {
-    const int64_t dim = c->head_dim;
-    char *const value = values + inside * dim * nib__cache_value_bytes(c->type);
-    if (c->type == NIB_TYPE_I8)
+    const nib_type type = c->types.values.type;
+    const int64_t dim = c->head_dim, elements = nib__kv_vector(type, dim).elements;
+    char *const value = values + inside * elements * nib__cache_value_bytes(type);
+    float turned[NIB_HADAMARD_MOST];
+    if (c->types.values.hadamard)
+        v = nib__hadamard(turned, v, dim, nib__cache_block(c));
+    if (type == NIB_TYPE_I8)
         quantize_vector((int8_t *)value, 1,
                         (float *)(void *)(values + NIB_CACHE_BLOCK * dim) + inside, v, dim);
+    else if (type == NIB_TYPE_Q4_1)
+        quantize_groups((uint8_t *)value, 1,
+                        (uint16_t *)(void *)(values + NIB_CACHE_BLOCK * elements) + inside, v, dim);
     else
-        round_values(value, c->type, v, dim);
+        round_values(value, type, v, dim);
 }
 
 void NIB_TOKEN(store_kv)(const nib_store_kv *a, int64_t m0, int64_t m1)
 {
     const nib_cache *c = &a->cache;
-    const int64_t bytes = nib__cache_bytes(c->type, c->head_dim, NIB_CACHE_BLOCK);
+    const int64_t dim = c->head_dim;
+    const int64_t key_bytes = nib__cache_bytes(c->types.keys.type, dim, NIB_CACHE_BLOCK),
+                  value_bytes = nib__cache_bytes(c->types.values.type, dim, NIB_CACHE_BLOCK);
     /* Head by head: one dimension of neighbouring positions is one cache line, and the lines of all
      * heads would not fit in the L1 cache. */
     for (int64_t h = 0; h < c->kv_heads; h++)
         for (int64_t m = m0; m < m1; m++) {
-            const int64_t position = a->position[m], from = m * a->ld + h * c->head_dim;
-            const int64_t block =
-                c->tables[a->sequence[m] * c->table_ld + position / NIB_CACHE_BLOCK];
-            const int64_t at = (block * c->block_heads + h) * bytes;
-            store_key(c, (char *)c->keys + at, position % NIB_CACHE_BLOCK, a->k + from);
+            const int64_t position = a->position[m], from = m * a->ld + h * dim;
+            const int64_t at =
+                c->tables[a->sequence[m] * c->table_ld + position / NIB_CACHE_BLOCK] *
+                c->block_bytes;
+            store_key(c, (char *)c->keys + at + h * key_bytes, position % NIB_CACHE_BLOCK,
+                      a->k + from);
             if (c->values != NULL)
-                store_value(c, (char *)c->values + at, position % NIB_CACHE_BLOCK, a->v + from);
+                store_value(c, (char *)c->values + at + h * value_bytes, position % NIB_CACHE_BLOCK,
+                            a->v + from);
         }
 }
 

@@ -69,7 +69,7 @@ int nib__launch_store_kv(const void *args, nib_launch out[])
 {
     const nib_store_kv *a = args;
     init_elements(out, "store_kv", (int64_t)a->cache.kv_heads * a->cache.head_dim, a->m,
-                  a->cache.type);
+                  a->cache.types.keys.type);
     nib__launch_memory(out, a->k);
     nib__launch_memory(out, a->v);
     nib__launch_memory(out, a->cache.keys);
@@ -149,7 +149,7 @@ static void init_attention(nib_launch *out, const char *function, const nib_attn
     nib__launch_init(out, function, groups, items);
     out->groups[1] = a->m;
     nib__launch_option(out, "-DBLOCK=%d -DCACHE=%d -DDIMS=%d", NIB_CACHE_BLOCK,
-                       type_number(a->cache.type), (int)dims);
+                       type_number(a->cache.types.keys.type), (int)dims);
     nib__launch_memory(out, a->q);
     nib__launch_memory(out, a->out);
     nib__launch_memory(out, a->cache.keys);

@@ -10,15 +10,17 @@
 
 enum { NIB_OCL_GROUP = 64 }; /* work-items of a group on OpenCL, of which some share a row */
 
-/* The condition of rows that write or read the KV cache. */
+/* The conditions of rows that write or read the KV cache. */
 #define NIB_NO_LATENT NIB_IS(LATENT, 0, "it reads values of their own")
 #define NIB_LATENT NIB_IS(LATENT, 1, "it is made for latent attention")
 #define NIB_LATENT_NOTE(group)                                                                     \
     "one " group " per token and four heads, or eight if there are many tokens; the same bits "    \
     "whatever else is in the step; windows, chunks, caps and sinks"
 #define NIB_FLOAT_CACHE                                                                            \
-    NIB_ONE_OF(CACHE, NIB_BIT(NIB_TYPE_F32) | NIB_BIT(NIB_TYPE_F16) | NIB_BIT(NIB_TYPE_BF16),      \
-               "it keeps keys and values as floats")
+    NIB_ONE_OF(CACHE, NIB_BIT(NIB_KV_F32) | NIB_BIT(NIB_KV_F16) | NIB_BIT(NIB_KV_BF16),            \
+               "it keeps keys and values as floats"),                                              \
+        NIB_IS(CACHE_MIXED, 0, "keys and values have one type"),                                   \
+        NIB_IS(CACHE_HADAMARD, 0, "it does not rotate keys and values")
 
 /* One work-group of `items`, a power of two, per row. */
 int nib__launch_norm(const nib_norm *a, nib_launch out[], int items);
