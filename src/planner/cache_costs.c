@@ -46,7 +46,9 @@ static bool read_cost(void *ctx)
 {
     kept *k = ctx;
     nib_cache_costs *costs = &k->items[k->count].costs;
-    nib_cache_cost *cost = &costs->items[nib__min((int64_t)costs->count, NIB_CACHE_COSTS - 1)];
+    /* the array's count includes the object that is read; more than there is room for is refused
+     * at its end */
+    nib_cache_cost *cost = &costs->items[nib__min((int64_t)costs->count, NIB_CACHE_COSTS) - 1];
     if (nib__json_is(k->json, "name"))
         return read_text(k, cost->name, sizeof cost->name);
     if (nib__json_is(k->json, "kl"))
@@ -229,6 +231,16 @@ static nib_status find_entry(nib_cache_costs *out, const kept *k, const nib_plan
     return NIB_OK;
 }
 
+/* Adds the types that were measured earlier on the same text, and not again. */
+static void keep_earlier(nib_cache_costs *costs, const nib_cache_costs *earlier)
+{
+    if (strcmp(costs->text, earlier->text) != 0 || costs->predicted != earlier->predicted)
+        return;
+    for (size_t i = 0; i < earlier->count && costs->count < NIB_CACHE_COSTS; i++)
+        if (nib__cache_costs_of(costs, earlier->items[i].name) == NULL)
+            costs->items[costs->count++] = earlier->items[i];
+}
+
 static nib_status put_entry(kept *k, const nib_cache_costs *costs, const nib_plan *p,
                             const char *path, nib_err *err)
 {
@@ -239,6 +251,8 @@ static nib_status put_entry(kept *k, const nib_cache_costs *costs, const nib_pla
     while (at < k->count &&
            !(is_alike(&k->items[at], &own) && strcmp(k->items[at].weights, own.weights) == 0))
         at++;
+    if (at < k->count)
+        keep_earlier(&own.costs, &k->items[at].costs);
     if (at == ENTRIES_MAX) { /* the oldest goes */
         memmove(k->items, k->items + 1, (ENTRIES_MAX - 1) * sizeof *k->items);
         at = --k->count;

@@ -45,7 +45,7 @@ case $(summary "${masked[@]}" --allow device) in
 *'0 substituted; 1 operation without weights not as asked') ;;
 *) check 'the summary counts attention as not as asked' false ;;
 esac
-refused 4 'attn: asked f32@opencl, but nothing allowed does it: attn_f32__ocl: the KV cache type is i8, not one of f16, bf16, f32: it keeps keys and values as floats*' \
+refused 4 'attn: asked f32@opencl, but nothing allowed does it: attn_f32__ocl: the KV cache type is int8, not one of f32, f16, bf16: it keeps keys and values as floats*' \
     generate "$MODEL" -p x -n 2 --device opencl --cache-type int8 --quiet
 near 'attention over an int8 cache on the CPU' "$(loss --dtype f32 --cache-type int8)" "$(loss --dtype f32 --device opencl --cache-type int8 --allow device)"
 refused 4 'attn: --strict: *' generate "$MODEL" -p x -n 2 "${masked[@]}" --allow device --strict --quiet
