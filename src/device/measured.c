@@ -12,8 +12,7 @@
  * are valid for the version that measured them. A missing file, or one with another schema, counts
  * as empty.
  */
-#include "file.h"
-#include "json.h"
+#include "kept_list.h"
 #include "machine.h"
 
 #include <stdio.h>
@@ -208,9 +207,14 @@ static bool is_sane(const entry *e)
     return sane;
 }
 
-static bool read_entries(nib_json *json, nib_arena *arena, entry entries[ENTRIES_MAX],
-                         size_t *count)
+typedef struct kept {
+    entry *items; /* [ENTRIES_MAX] */
+    size_t count;
+} kept;
+
+static bool read_entries(nib_json *json, nib_arena *arena, void *ctx)
 {
+    kept *k = ctx;
     bool good = nib__json_expect(json, NIB_JSON_ARRAY);
     while (good && nib__json_next(json) == NIB_JSON_OBJECT) {
         entry e = {.threads = 0};
@@ -218,36 +222,19 @@ static bool read_entries(nib_json *json, nib_arena *arena, entry entries[ENTRIES
         while (good && (event = nib__json_next(json)) == NIB_JSON_KEY)
             good = read_member(json, arena, &e);
         good = good && event == NIB_JSON_OBJECT_END;
-        if (good && *count < ENTRIES_MAX && is_sane(&e))
-            entries[(*count)++] = e;
+        if (good && k->count < ENTRIES_MAX && is_sane(&e))
+            k->items[k->count++] = e;
     }
     return good;
 }
 
+static const nib_kept_list list = {
+    .name = "machines", .schema = SCHEMA, .limit = FILE_LIMIT, .depth = 9, .indent = 2};
+
 static size_t read_file(entry entries[ENTRIES_MAX], const char *path, const nib_allocator *a)
 {
-    const nib_json_limits limits = {.depth = 9, .events = 400000};
-    char *text;
-    size_t size, count = 0;
-    int64_t schema = 0;
-    nib_json json;
-    nib_arena arena;
-    if (nib__file_read(&text, &size, path, FILE_LIMIT, a, NULL) != NIB_OK)
-        return 0;
-    nib__arena_init(&arena, a, FILE_LIMIT);
-    nib__json_init(&json, path, text, size, &limits);
-    bool good = nib__json_expect(&json, NIB_JSON_OBJECT);
-    while (good && nib__json_next(&json) == NIB_JSON_KEY) {
-        if (nib__json_is(&json, "schema"))
-            good = nib__json_read_int64(&json, 0, INT64_MAX, &schema);
-        else if (nib__json_is(&json, "machines") && schema == SCHEMA)
-            good = read_entries(&json, &arena, entries, &count);
-        else
-            good = nib__json_skip(&json);
-    }
-    nib__arena_free(&arena);
-    nib__release(a, text);
-    return good && nib__json_status(&json, NULL) == NIB_OK ? count : 0;
+    kept k = {.items = entries};
+    return nib__kept_list_read(&list, path, read_entries, &k, a) ? k.count : 0;
 }
 
 /* ---- writing ---- */
@@ -277,8 +264,9 @@ static void write_product(nib_jsonw *w, const nib_measured *p)
     nib__jsonw_object_end(w);
 }
 
-static void write_entry(nib_jsonw *w, const entry *e)
+static void write_entry(nib_jsonw *w, const void *ctx, size_t i)
 {
+    const entry *e = (const entry *)ctx + i;
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "name", e->name);
     nib__jsonw_pair_string(w, "driver", e->driver);
@@ -296,32 +284,10 @@ static void write_entry(nib_jsonw *w, const entry *e)
     nib__jsonw_pair_doubles(w, "rates", e->m.rate, NIB_UNIT_COUNT);
     nib__jsonw_key(w, "products");
     nib__jsonw_array(w);
-    for (int i = 0; i < e->m.product_count; i++)
-        write_product(w, &e->m.products[i]);
+    for (int j = 0; j < e->m.product_count; j++)
+        write_product(w, &e->m.products[j]);
     nib__jsonw_array_end(w);
     nib__jsonw_object_end(w);
-}
-
-static nib_status write_file(const entry *entries, size_t count, const char *path,
-                             const nib_allocator *a, nib_err *err)
-{
-    nib_text text;
-    nib_jsonw w;
-    nib__text_init(&text, a);
-    nib__jsonw_init(&w, &text, 2);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", SCHEMA);
-    nib__jsonw_key(&w, "machines");
-    nib__jsonw_array(&w);
-    for (size_t i = 0; i < count; i++)
-        write_entry(&w, &entries[i]);
-    nib__jsonw_array_end(&w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(&text, "\n");
-    const nib_status status = text.failed ? nib__fail_memory(err, text.size, "what was measured")
-                                          : nib__file_replace(path, text.at, text.size, a, err);
-    nib__text_free(&text);
-    return status;
 }
 
 /* ---- finding and keeping ---- */
@@ -388,7 +354,8 @@ nib_status nib__measured_keep(const nib_machine *m, const char *driver, const ch
     if (at == NULL)
         at = &entries[count < ENTRIES_MAX ? count++ : 0];
     *at = own;
-    const nib_status status = write_file(entries, count, path, a, err);
+    const nib_status status =
+        nib__kept_list_write(&list, path, count, write_entry, entries, a, err);
     nib__release(a, entries);
     return status;
 }

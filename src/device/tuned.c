@@ -12,7 +12,7 @@
 
 #include "file.h"
 #include "hash.h"
-#include "json.h"
+#include "kept_list.h"
 
 #include <stdio.h>
 
@@ -33,6 +33,7 @@ typedef struct kept {
     entry items[ENTRIES_MAX];
     size_t count;
     bool is_damaged; /* it exists but cannot be parsed */
+    const nib_allocator *allocator;
 } kept;
 
 void nib__tuned_init(nib_tuned *tuned, const nib_allocator *a)
@@ -213,12 +214,13 @@ static bool read_member(nib_json *json, nib_arena *arena, entry *e)
     return nib__json_skip(json);
 }
 
-static bool read_entries(nib_json *json, nib_arena *arena, kept *out, const nib_allocator *a)
+static bool read_entries(nib_json *json, nib_arena *arena, void *ctx)
 {
+    kept *out = ctx;
     bool good = nib__json_expect(json, NIB_JSON_ARRAY);
     while (good && nib__json_next(json) == NIB_JSON_OBJECT && out->count < ENTRIES_MAX) {
         entry *e = &out->items[out->count++];
-        nib__tuned_init(&e->tuned, a);
+        nib__tuned_init(&e->tuned, out->allocator);
         while (good && nib__json_next(json) == NIB_JSON_KEY)
             good = read_member(json, arena, e);
         good = good && json->event == NIB_JSON_OBJECT_END;
@@ -226,36 +228,15 @@ static bool read_entries(nib_json *json, nib_arena *arena, kept *out, const nib_
     return good && json->event == NIB_JSON_ARRAY_END;
 }
 
+static const nib_kept_list list = {
+    .name = "machines", .schema = SCHEMA, .limit = FILE_LIMIT, .depth = 8, .indent = 1};
+
 /* A file that does not exist or cannot be parsed counts as empty. */
 static void read_file(kept *out, const char *path, const nib_allocator *a)
 {
-    const nib_json_limits limits = {.depth = 8, .events = 400000};
-    char *text;
-    size_t size;
-    int64_t schema = 0;
-    nib_json json;
-    nib_arena arena;
-    if (nib__path_kind(path) == NIB_PATH_NONE)
-        return;
-    out->is_damaged = true;
-    if (nib__file_read(&text, &size, path, FILE_LIMIT, a, NULL) != NIB_OK)
-        return;
-    nib__arena_init(&arena, a, FILE_LIMIT);
-    nib__json_init(&json, path, text, size, &limits);
-    bool good = nib__json_expect(&json, NIB_JSON_OBJECT);
-    while (good && nib__json_next(&json) == NIB_JSON_KEY) {
-        if (nib__json_is(&json, "schema"))
-            good = nib__json_read_int64(&json, SCHEMA, SCHEMA, &schema);
-        else if (nib__json_is(&json, "machines"))
-            good = read_entries(&json, &arena, out, a);
-        else
-            good = nib__json_skip(&json);
-    }
-    good = good && nib__json_next(&json) == NIB_JSON_END && schema == SCHEMA;
-    nib__arena_free(&arena);
-    nib__release(a, text);
-    out->is_damaged = !good;
-    if (good)
+    out->allocator = a;
+    out->is_damaged = !nib__kept_list_read(&list, path, read_entries, out, a);
+    if (!out->is_damaged)
         return;
     free_kept(out);
     out->count = 0;
@@ -283,8 +264,9 @@ static void write_line(nib_jsonw *w, const nib_tuned_line *line)
     nib__jsonw_object_end(w);
 }
 
-static void write_entry(nib_jsonw *w, const entry *e)
+static void write_entry(nib_jsonw *w, const void *ctx, size_t i)
 {
+    const entry *e = &((const kept *)ctx)->items[i];
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "name", e->name);
     nib__jsonw_pair_int(w, "isa", e->isa);
@@ -294,31 +276,15 @@ static void write_entry(nib_jsonw *w, const entry *e)
     nib__jsonw_pair_string(w, "measured", e->tuned.measured_on);
     nib__jsonw_key(w, "lines");
     nib__jsonw_array(w);
-    for (size_t i = 0; i < e->tuned.count; i++)
-        write_line(w, &e->tuned.lines[i]);
+    for (size_t j = 0; j < e->tuned.count; j++)
+        write_line(w, &e->tuned.lines[j]);
     nib__jsonw_array_end(w);
     nib__jsonw_object_end(w);
 }
 
 static nib_status write_file(const kept *k, const char *path, const nib_allocator *a, nib_err *err)
 {
-    nib_text text;
-    nib_jsonw w;
-    nib__text_init(&text, a);
-    nib__jsonw_init(&w, &text, 1);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", SCHEMA);
-    nib__jsonw_key(&w, "machines");
-    nib__jsonw_array(&w);
-    for (size_t i = 0; i < k->count; i++)
-        write_entry(&w, &k->items[i]);
-    nib__jsonw_array_end(&w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(&text, "\n");
-    const nib_status status = text.failed ? nib__fail_memory(err, text.size, "what was measured")
-                                          : nib__file_replace(path, text.at, text.size, a, err);
-    nib__text_free(&text);
-    return status;
+    return nib__kept_list_write(&list, path, k->count, write_entry, k, a, err);
 }
 
 /* ---- one machine ---- */

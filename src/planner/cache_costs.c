@@ -10,7 +10,7 @@
 #include "plan_handle.h"
 
 #include "file.h"
-#include "json.h"
+#include "kept_list.h"
 #include "network_hash.h"
 
 #include <math.h>
@@ -80,9 +80,11 @@ static bool read_member(void *ctx)
     return nib__json_skip(json);
 }
 
-static bool read_entries(kept *k)
+static bool read_entries(nib_json *json, nib_arena *arena, void *ctx)
 {
-    bool good = nib__json_expect(k->json, NIB_JSON_ARRAY);
+    kept *k = ctx;
+    k->json = json, k->arena = arena;
+    bool good = k->count == 0 && nib__json_expect(json, NIB_JSON_ARRAY);
     while (good && nib__json_next(k->json) == NIB_JSON_OBJECT && k->count < ENTRIES_MAX) {
         while (good && nib__json_next(k->json) == NIB_JSON_KEY)
             good = read_member(k);
@@ -93,40 +95,21 @@ static bool read_entries(kept *k)
     return good && k->json->event == NIB_JSON_ARRAY_END;
 }
 
+static const nib_kept_list list = {
+    .name = "models", .schema = SCHEMA, .limit = FILE_LIMIT, .depth = 8, .indent = 1};
+
 /* A file that does not exist or cannot be parsed counts as empty. */
 static void read_file(kept *k, const char *path, const nib_allocator *a)
 {
-    const nib_json_limits limits = {.depth = 8, .events = 100000};
-    char *text;
-    size_t size;
-    int64_t schema = 0;
-    nib_json json;
-    nib_arena arena;
-    if (nib__path_kind(path) == NIB_PATH_NONE ||
-        nib__file_read(&text, &size, path, FILE_LIMIT, a, NULL) != NIB_OK)
-        return;
-    nib__arena_init(&arena, a, FILE_LIMIT);
-    nib__json_init(&json, path, text, size, &limits);
-    k->json = &json, k->arena = &arena;
-    bool good = nib__json_expect(&json, NIB_JSON_OBJECT);
-    while (good && nib__json_next(&json) == NIB_JSON_KEY) {
-        if (nib__json_is(&json, "schema"))
-            good = nib__json_read_int64(&json, SCHEMA, SCHEMA, &schema);
-        else if (nib__json_is(&json, "models"))
-            good = k->count == 0 && read_entries(k);
-        else
-            good = nib__json_skip(&json);
-    }
-    if (!good || nib__json_next(&json) != NIB_JSON_END || schema != SCHEMA)
+    if (!nib__kept_list_read(&list, path, read_entries, k, a))
         k->count = 0;
-    nib__arena_free(&arena);
-    nib__release(a, text);
 }
 
 /* ---- writing ---- */
 
-static void write_entry(nib_jsonw *w, const entry *e)
+static void write_entry(nib_jsonw *w, const void *ctx, size_t at)
 {
+    const entry *e = &((const kept *)ctx)->items[at];
     nib__jsonw_object(w);
     nib__jsonw_pair_string(w, "weights", e->weights);
     nib__jsonw_pair_int(w, "bytes", e->bytes);
@@ -145,27 +128,6 @@ static void write_entry(nib_jsonw *w, const entry *e)
     }
     nib__jsonw_array_end(w);
     nib__jsonw_object_end(w);
-}
-
-static nib_status write_file(const kept *k, const char *path, const nib_allocator *a, nib_err *err)
-{
-    nib_text text;
-    nib_jsonw w;
-    nib__text_init(&text, a);
-    nib__jsonw_init(&w, &text, 1);
-    nib__jsonw_object(&w);
-    nib__jsonw_pair_int(&w, "schema", SCHEMA);
-    nib__jsonw_key(&w, "models");
-    nib__jsonw_array(&w);
-    for (size_t i = 0; i < k->count; i++)
-        write_entry(&w, &k->items[i]);
-    nib__jsonw_array_end(&w);
-    nib__jsonw_object_end(&w);
-    nib__text_str(&text, "\n");
-    const nib_status status = text.failed ? nib__fail_memory(err, text.size, "what was measured")
-                                          : nib__file_replace(path, text.at, text.size, a, err);
-    nib__text_free(&text);
-    return status;
 }
 
 /* ---- one model ---- */
@@ -259,7 +221,8 @@ static nib_status put_entry(kept *k, const nib_cache_costs *costs, const nib_pla
     }
     k->count += at == k->count;
     k->items[at] = own;
-    return write_file(k, path, &p->model->engine->allocator, err);
+    return nib__kept_list_write(&list, path, k->count, write_entry, k, &p->model->engine->allocator,
+                                err);
 }
 
 /* Finds the plan's costs in the file (found), or puts them into it. */
