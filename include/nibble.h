@@ -204,7 +204,10 @@ typedef struct nib_model_options {
     /* A directory for packed weights and tokenizer tables, created if missing. A session writes
      * there what is not stored with the model, and later sessions map it. NULL: none */
     const char *cache_dir;
-    uint64_t reserved[4];
+    /* Opens the draft head that the checkpoint stores beside its layers, alone, as the draft of
+     * the model (nib_request.draft); NIB_UNSUPPORTED, NIB_BAD_INPUT: there is none */
+    bool draft_head;
+    uint64_t reserved[3];
 } nib_model_options;
 
 /* path: a Hugging Face directory, its config.json, a weights file (safetensors, GGUF, or a
@@ -360,8 +363,9 @@ typedef struct nib_request {
      * prompt and stop strings are not read. NULL: unknown. */
     const struct nib_generate_options *generation;
     /* Generation: a smaller model with the same token ids, of the same engine, that drafts tokens
-     * for this one to check, without changing the text. The plan keeps it; a session opens it, too.
-     * It runs on the CPU, with the `recipe` of its own (NULL: as stored), and with cache, dtype,
+     * for this one to check, without changing the text; or the model's own draft head, opened with
+     * nib_model_options.draft_head. The plan keeps it; a session opens it, too. It runs on the CPU,
+     * with a recipe of its own (NULL: as stored; a draft head: `recipe`), and with cache, dtype,
      * strict, without and the rungs of `allow` that have no pattern. NULL: none. */
     nib_model *draft;
     const char *draft_recipe;

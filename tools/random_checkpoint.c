@@ -3,7 +3,7 @@
  * Writes a random checkpoint for any config.json, to measure speed and memory at the shapes of a
  * real model without its weights. Values are bf16, roughly normal with standard deviation 0.02
  * (norm weights are 1), and depend only on the seed. Copies config.json, writes model.safetensors.
- * usage: random_checkpoint CONFIG_DIR OUT_DIR [SEED]
+ * usage: random_checkpoint CONFIG_DIR OUT_DIR [SEED [draft-head]]
  */
 #include "config.h"
 #include "engine.h"
@@ -48,13 +48,15 @@ static void fill(void *ctx, int worker, int64_t begin, int64_t end)
         j->out[i] = j->ones ? 0x3f80 : value_at(j->seed, (uint64_t)i);
 }
 
+/* Lists the tensors of a model, or those of its draft head that are not the model's. */
 static size_t list_tensors(const nib_network *net, plan_tensor *out)
 {
     size_t count = 0;
     const nib_config *c = &net->config;
     for (size_t i = 0; i < net->site_count; i++) {
         const nib_site *s = &net->sites[i];
-        if (i == net->site_count - 1 && c->tied)
+        const bool is_head = s->role == NIB_ROLE_HEAD, is_table = s->role == NIB_ROLE_EMBED;
+        if ((is_head && c->tied) || (net->draft_head && (is_head || is_table)))
             continue;
         plan_tensor *t = &out[count++];
         *t = (plan_tensor){.rows = s->n, .columns = s->k};
@@ -154,14 +156,23 @@ static nib_status copy_config(const char *from, const char *to, const nib_alloca
 }
 
 static nib_status make(nib_engine *engine, const char *from, const char *to, uint64_t seed,
-                       nib_err *err)
+                       bool with_draft, nib_err *err)
 {
-    nib_network net;
-    NIB_TRY(nib__network_open(&net, engine, from, NIB_NETWORK_CONFIG, err));
-    plan_tensor *tensors =
-        nib__calloc(&engine->allocator, 2 * net.graph.weight_count, sizeof *tensors);
+    nib_network net, draft = {0};
     nib_output *output = NULL;
     char path[4096];
+    NIB_TRY(nib__network_open(&net, engine, from, NIB_NETWORK_CONFIG, err));
+    snprintf(path, sizeof path, "%s/config.json", from);
+    if (with_draft) {
+        const nib_status opened = nib__network_open(&draft, engine, path, NIB_NETWORK_DRAFT, err);
+        if (opened != NIB_OK) {
+            nib__network_close(&net);
+            return opened;
+        }
+    }
+    plan_tensor *tensors =
+        nib__calloc(&engine->allocator, 2 * (net.graph.weight_count + draft.graph.weight_count),
+                    sizeof *tensors);
     snprintf(path, sizeof path, "%s/model.safetensors", to);
     mkdir(to, 0777);
     nib_status status = tensors ? copy_config(from, to, &engine->allocator, err)
@@ -169,7 +180,8 @@ static nib_status make(nib_engine *engine, const char *from, const char *to, uin
     if (status == NIB_OK)
         status = nib__output_open(&output, path, &engine->allocator, err);
     if (status == NIB_OK) {
-        const size_t count = list_tensors(&net, tensors);
+        size_t count = list_tensors(&net, tensors);
+        count += with_draft ? list_tensors(&draft, tensors + count) : 0;
         status = write_header(output, tensors, count, &engine->allocator, err);
         if (status == NIB_OK)
             status = write_tensors(output, engine, tensors, count, seed, err);
@@ -179,14 +191,16 @@ static nib_status make(nib_engine *engine, const char *from, const char *to, uin
             nib__output_abandon(output);
     }
     nib__release(&engine->allocator, tensors);
+    if (with_draft)
+        nib__network_close(&draft);
     nib__network_close(&net);
     return status;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc < 3 || argc > 4) {
-        fprintf(stderr, "usage: random_checkpoint CONFIG_DIR OUT_DIR [SEED]\n");
+    if (argc < 3 || argc > 5 || (argc == 5 && strcmp(argv[4], "draft-head") != 0)) {
+        fprintf(stderr, "usage: random_checkpoint CONFIG_DIR OUT_DIR [SEED [draft-head]]\n");
         return 2;
     }
     nib_engine *engine;
@@ -196,7 +210,7 @@ int main(int argc, char **argv)
         return 1;
     }
     const nib_status status =
-        make(engine, argv[1], argv[2], argc == 4 ? strtoull(argv[3], NULL, 10) : 1, &err);
+        make(engine, argv[1], argv[2], argc > 3 ? strtoull(argv[3], NULL, 10) : 1, argc == 5, &err);
     if (status != NIB_OK)
         fprintf(stderr, "random_checkpoint: %s\n", err.text);
     nib_engine_close(engine);

@@ -96,7 +96,8 @@ class Model:
     snapshots: states of layers without keys that are kept per sequence, from which a prompt that
     begins like an earlier one continues, 0: none; None: 4.
     draft: a smaller model with the same vocabulary, that drafts tokens for this one to check; the
-    text is the same as without. draft_recipe: its recipe; None: as stored.
+    text is the same as without. draft_head: True: the head for that which the model is stored with.
+    draft_recipe: its recipe; None: as stored, for a head: recipe.
     threads, isa: None: as many threads as this process may run on, the best instruction set.
     tokenizer: a tokenizer.json, its directory or a GGUF; None: the model's own.
     cache_dir: a directory for packed weights and tokenizer tables, which later sessions map.
@@ -122,7 +123,8 @@ class Model:
                  place: Strings = (), without: Strings = (), strict: bool = False,
                  bias: Optional[str] = None, context: Optional[int] = None,
                  memory: Optional[int] = None, lookup: Optional[int] = None,
-                 draft: Optional[Path] = None, draft_recipe: Optional[Path] = None,
+                 draft: Optional[Path] = None, draft_head: bool = False,
+                 draft_recipe: Optional[Path] = None,
                  snapshots: Optional[int] = None,
                  threads: Optional[int] = None, isa: Optional[str] = None,
                  tokenizer: Optional[Path] = None, cache_dir: Optional[Path] = None,
@@ -145,12 +147,15 @@ class Model:
         engine.root.own(self)
         self._root = engine.root
         self._begin(engine, tokenizer, cache_dir)
-        if draft is not None:
-            name = path_of(draft)
+        if draft is not None and draft_head:
+            raise Usage("draft and draft_head name two draft models; leave one out")
+        if draft is not None or draft_head:
+            name = path_of(path if draft is None else draft)
+            options = fill(_api.nib_model_options(), draft_head=draft_head)
             self._request["draft"] = engine.open(
                 self._handle, "draft model", lib.nib_model_close,
-                lambda out, err: lib.nib_model_open(out, engine.root_pointer(), name, None,
-                                                    err)).pointer
+                lambda out, err: lib.nib_model_open(out, engine.root_pointer(), name,
+                                                    byref(options), err)).pointer
 
     @classmethod
     def _beside(cls, other: "Model", path: Path, request: dict[str, Any]) -> "Model":

@@ -46,6 +46,15 @@ def test_a_draft_model_writes_the_same_text():
         nibble.Model(TALES, draft="missing")
 
 
+def test_a_draft_head():
+    with nibble.Model("tests/golden/models/qwen3_5_draft", draft_head=True) as model:
+        assert "draft model: 9 linear layers" in model.plan().summary
+    with pytest.raises(nibble.Unsupported, match="no draft head"):
+        nibble.Model(TALES, draft_head=True)
+    with pytest.raises(nibble.Usage, match="draft_head"):
+        nibble.Model(TALES, draft=TALES, draft_head=True)
+
+
 def test_until_the_context_is_full():
     with nibble.Model(TALES, context=40) as model:
         pieces = model.generate("Once", max_tokens=0, ignore_eos=True)

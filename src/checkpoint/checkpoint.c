@@ -420,13 +420,14 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     return report_coding(cp, err);
 }
 
-nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const nib_allocator *a,
-                                nib_err *err)
+static nib_status open_for(nib_checkpoint **out, const char *path, bool draft,
+                           const nib_allocator *a, nib_err *err)
 {
     nib_checkpoint *cp = nib__calloc(a, 1, sizeof *cp);
     if (cp == NULL)
         return nib__fail_memory(err, sizeof *cp, "a checkpoint");
     cp->allocator = *a;
+    cp->for_draft = draft;
     nib__arena_init(&cp->arena, &cp->allocator, MEMORY_FREE);
     nib__ledger_init(&cp->ledger, &cp->allocator);
     nib_status status = open_all(cp, path, err);
@@ -437,6 +438,18 @@ nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const ni
     else
         nib__checkpoint_close(cp);
     return status;
+}
+
+nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const nib_allocator *a,
+                                nib_err *err)
+{
+    return open_for(out, path, false, a, err);
+}
+
+nib_status nib__checkpoint_open_draft(nib_checkpoint **out, const char *path,
+                                      const nib_allocator *a, nib_err *err)
+{
+    return open_for(out, path, true, a, err);
 }
 
 void nib__checkpoint_use_pool(nib_checkpoint *cp, nib_pool *pool) { cp->pool = pool; }

@@ -20,6 +20,10 @@ typedef struct nib_checkpoint nib_checkpoint;
 
 nib_status nib__checkpoint_open(nib_checkpoint **out, const char *path, const nib_allocator *a,
                                 nib_err *err);
+/* The same to read a draft head that is stored as a layer after the model's: latent attention is
+ * split there, too. Else such layers stay as stored. */
+nib_status nib__checkpoint_open_draft(nib_checkpoint **out, const char *path,
+                                      const nib_allocator *a, nib_err *err);
 void nib__checkpoint_close(nib_checkpoint *cp);
 /* Sets the workers that check scales and zeros. NULL, the default: the calling thread checks. */
 void nib__checkpoint_use_pool(nib_checkpoint *cp, nib_pool *pool);

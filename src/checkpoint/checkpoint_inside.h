@@ -44,6 +44,7 @@ struct nib_checkpoint {
     int32_t *paired_rows;
     int64_t heads, kv_heads;     /* to split fused weights (fused.h), from the config; 0: unknown */
     int64_t nope, value, layers; /* to split kv_b_proj (latent.h), likewise */
+    bool for_draft;              /* opened by nib__checkpoint_open_draft */
     unsigned fused;              /* which weights were stored fused: bits of fused.h */
     size_t stacks;               /* see nib__checkpoint_stacks */
     const char *family;          /* model_type of the text model in config.json, or NULL */

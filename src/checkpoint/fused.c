@@ -18,7 +18,7 @@ typedef struct fused_row {
     const char *whole, *parts[PARTS_MAX + 1];
 } fused_row;
 
-static const char our_layers[] = "model.layers.";
+static const char our_layers[] = "model.layers.", draft_layers[] = "mtp.layers.";
 
 static const fused_row rows[] = {
     {NIB_FUSED_QKV,
@@ -28,6 +28,10 @@ static const fused_row rows[] = {
     {NIB_FUSED_GATE_UP, our_layers, "mlp.gate_up_proj", {"mlp.gate_proj", "mlp.up_proj"}},
     {NIB_FUSED_EXPERTS,
      our_layers,
+     "mlp.experts.#.gate_up_proj",
+     {"mlp.experts.#.gate_proj", "mlp.experts.#.up_proj"}},
+    {NIB_FUSED_EXPERTS,
+     draft_layers,
      "mlp.experts.#.gate_up_proj",
      {"mlp.experts.#.gate_proj", "mlp.experts.#.up_proj"}},
     {NIB_FUSED_EXPERTS,
@@ -245,7 +249,7 @@ static bool find_fused(fused *out, const nib_checkpoint *cp, const char *name)
 {
     size_t at, size;
     out->row = find_row(&at, &size, name);
-    if (out->row == NULL || out->row->layers != our_layers)
+    if (out->row == NULL || (out->row->layers != our_layers && out->row->layers != draft_layers))
         return false;
     out->codes = find_codes(cp, name, at + size);
     if (out->codes == SIZE_MAX)

@@ -73,8 +73,9 @@ static bool find_latent(latent *out, const nib_checkpoint *cp, const nib_tensor 
     if (codes == NULL || cp->nope == 0 || cp->value == 0 || codes->rank != 2 ||
         codes->shape[0] < head || codes->shape[0] % head != 0 || codes->shape[1] < 1)
         return false;
-    if (cp->layers > 0 && strtoll(t->name + sizeof "model.layers." - 1, NULL, 10) >= cp->layers)
-        return false; /* it predicts further tokens and is not read: it stays as stored */
+    if (cp->layers > 0 && !cp->for_draft &&
+        strtoll(t->name + sizeof "model.layers." - 1, NULL, 10) >= cp->layers)
+        return false; /* a draft head, which the model does not read: it stays as stored */
     const bool blocks = codes->type == NIB_TYPE_E4M3 && cp->coding != NULL &&
                         cp->coding->method == NIB_METHOD_FP8 && cp->coding->block[0] > 0,
                floats = codes->type == NIB_TYPE_F32 || codes->type == NIB_TYPE_F16 ||

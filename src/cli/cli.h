@@ -34,7 +34,7 @@ typedef struct settings {
     double temperature, top_p, min_p, repeat_penalty, loss_budget, time_limit;
     bool caches, json, markdown, quiet, no_color, strict, force, dry_run, pack, ignore_eos, kernels,
         predict, by_layer, operations, measure, train, keys, alone, clear, insecure, share_prefixes,
-        help;
+        draft_head, help;
 } settings;
 
 typedef struct command {
@@ -142,9 +142,10 @@ void print_json_string(FILE *to, const char *text, size_t size); /* in quotes */
 /* Prints a member after others; JSON has no infinities and no NaN: null. */
 void print_json_number(const char *key, double value);
 const char *finish_word(nib_finish finish); /* "stop", "length", "cancelled", "context" */
-/* Opens the draft model of --draft as the request's. Returns 0, or prints an error and returns the
- * exit status. */
-int open_draft(nib_model **out, nib_engine *engine, const settings *s, nib_request *request);
+/* Opens the draft model of --draft, or the draft head of the model at `path`, as the request's.
+ * Returns 0, or prints an error and returns the exit status. */
+int open_draft(nib_model **out, nib_engine *engine, const settings *s, const char *path,
+               nib_request *request);
 /* Prints counts of drafts, and which device kernel sampled the tokens, to stderr. */
 void print_sampling_stats(const nib_generate_stats *stats);
 /* If the model has several chat templates, prints which one is not used. */

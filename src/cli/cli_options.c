@@ -253,8 +253,13 @@ const option option_table[] = {
      "a smaller model with the same vocabulary that drafts tokens for this one to verify; output "
      "unchanged; on the CPU",
      ON_TEXT | ON_SERVE | ON_PLAN},
+    {"draft-head", 0, KIND_FLAG, AT(draft_head), NULL,
+     "draft with the head for it that the checkpoint stores beside the model's layers (multi-token "
+     "prediction); output unchanged; on the CPU",
+     ON_TEXT | ON_SERVE | ON_PLAN},
     {"draft-recipe", 0, KIND_TEXT, AT(draft_recipe), "RECIPE",
-     "quantize the draft model as it is loaded (default: as stored)", ON_TEXT | ON_SERVE | ON_PLAN},
+     "quantize the draft model as it is loaded (default: as stored; a draft head: as --recipe)",
+     ON_TEXT | ON_SERVE | ON_PLAN},
     {"schema", 0, KIND_TEXT, AT(schema), "FILE",
      "constrain the output to this JSON schema; - reads stdin", ON_GENERATE},
     {"logprobs", 0, KIND_COUNT, AT(logprobs), "N",

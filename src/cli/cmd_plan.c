@@ -24,7 +24,7 @@ static int plan_model(nib_model *model, nib_engine *engine, const settings *s)
     nib_model *draft;
     nib_request request = request_of(s);
     nib_err err;
-    int status = open_draft(&draft, engine, s, &request);
+    int status = open_draft(&draft, engine, s, model_path(s), &request);
     if (status == 0)
         status = nib_plan_open(&plan, model, &request, &err) == NIB_OK ? write_plan(plan, s)
                                                                        : fail(&err);

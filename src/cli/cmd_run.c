@@ -20,14 +20,18 @@ void close_run(run_context *r)
     nib_model_close(r->model);
 }
 
-int open_draft(nib_model **out, nib_engine *engine, const settings *s, nib_request *request)
+int open_draft(nib_model **out, nib_engine *engine, const settings *s, const char *path,
+               nib_request *request)
 {
     settings own = *s;
     *out = NULL;
-    if (s->draft == NULL)
+    if (s->draft != NULL && s->draft_head)
+        return fail_usage("--draft and --draft-head name two draft models; leave one out");
+    if (s->draft == NULL && !s->draft_head)
         return 0;
     own.tokenizer = NULL; /* names the model's */
-    const int status = open_model(out, engine, &own, s->draft, (nib_model_options){0});
+    const int status = open_model(out, engine, &own, s->draft_head ? path : s->draft,
+                                  (nib_model_options){.draft_head = s->draft_head});
     request->draft = *out;
     return status;
 }
@@ -40,7 +44,7 @@ int open_run(run_context *out, nib_engine *engine, const settings *s, const char
     nib_request asked = *request;
     nib_err err;
     if (status == 0)
-        status = open_draft(&out->draft, engine, s, &asked);
+        status = open_draft(&out->draft, engine, s, path, &asked);
     if (status == 0 &&
         (nib_plan_open(&out->plan, out->model, &asked, &err) != NIB_OK ||
          nib_session_open(&out->session, out->model, out->plan,

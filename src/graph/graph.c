@@ -10,7 +10,7 @@
 
 void nib__build_begin(nib_build *b, nib_arena *arena, const nib_allocator *a)
 {
-    *b = (nib_build){.arena = arena, .allocator = a};
+    *b = (nib_build){.arena = arena, .allocator = a, .prefix = "model.layers."};
 }
 
 static void *settle(nib_build *b, void *list, size_t count, size_t size)
@@ -54,7 +54,7 @@ static int add_weight(nib_build *b, nib_graph_weight weight, const char *part)
     if (weight.layer < 0)
         snprintf(name, sizeof name, "%s", part);
     else
-        snprintf(name, sizeof name, "model.layers.%" PRId64 ".%s", weight.layer, part);
+        snprintf(name, sizeof name, "%s%" PRId64 ".%s", b->prefix, b->first + weight.layer, part);
     weight.name = nib__arena_copy(b->arena, name, strlen(name));
     if (weight.name == NULL ||
         !nib__reserve(b->allocator, (void **)&g->weights, &b->weight_capacity, g->weight_count + 1,
@@ -289,13 +289,23 @@ int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads)
         columns_of(b, x));
 }
 
-int nib__emit_norm_part(nib_build *b, int x, int weight)
+int nib__emit_norm_part(nib_build *b, int x, int weight, int64_t channel)
+{
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_NORM,
+                                     .in = {x, NIB_NO_ID},
+                                     .weight = weight,
+                                     .heads = 1,
+                                     .channel = channel,
+                                     .part = true},
+                    columns_of(b, x));
+}
+
+int nib__emit_hidden(nib_build *b, int x)
 {
     return add_node(
-        b,
-        (nib_graph_node){
-            .op = NIB_OP_NORM, .in = {x, NIB_NO_ID}, .weight = weight, .heads = 1, .part = true},
-        columns_of(b, x));
+        b, (nib_graph_node){.op = NIB_OP_HIDDEN, .in = {x, NIB_NO_ID}, .weight = NIB_NO_ID},
+        2 * columns_of(b, x));
 }
 
 int nib__emit_rope(nib_build *b, int x, int64_t heads, int table, int64_t channel)

@@ -62,9 +62,9 @@ typedef struct nib_graph_node {
     int64_t layer;              /* decoder layer, whose state it reads or writes; -1: none */
     int64_t heads;              /* NORM, ROPE, ATTN, LINEAR_HEADS: rows per token */
     int64_t channel;            /* ROPE: the first channel of a head that rotates; the first column
-                                   that is read, SWIGLU: of in[1], SHORT_CONV, SSM_GATES: of in[0]
-                                 */
-    bool part;                  /* NORM: of the first channels alone, in place */
+                                   that is read, SWIGLU: of in[1], SHORT_CONV, SSM_GATES: of in[0];
+                                   NORM of a part: its first */
+    bool part;                  /* NORM: of some channels alone, in place */
     double scale, cap;          /* ATTN, SCALE: nib_attn's, nib_scale's; SWIGLU: alpha and limit;
                                    SSM_GATES: the least and the largest dt */
     int64_t window;             /* ATTN: nib_attn's */
@@ -114,7 +114,9 @@ typedef struct nib_build {
     nib_arena *arena;
     const nib_allocator *allocator; /* for the lists while they grow */
     size_t node_capacity, value_capacity, weight_capacity;
-    int64_t layer; /* of the last weight, and of the nodes after it */
+    const char *prefix; /* of the names of layers: "model.layers." */
+    int64_t first;      /* the number of layer 0 in these names */
+    int64_t layer;      /* of the last weight, and of the nodes after it */
     bool failed;
 } nib_build;
 
@@ -122,7 +124,8 @@ void nib__build_begin(nib_build *b, nib_arena *arena, const nib_allocator *a);
 /* Moves the graph into the arena. */
 nib_status nib__build_end(nib_graph *out, nib_build *b, nib_err *err);
 
-/* The name is "model.layers.LAYER.PART", or PART where layer is -1. Returns the weight's id. */
+/* The name is "model.layers.LAYER.PART", with b->prefix and b->first, or PART where layer is -1.
+ * Returns the weight's id. */
 int nib__build_matrix(nib_build *b, nib_role role, int64_t layer, const char *part, int64_t n,
                       int64_t k, bool bias);
 /* A matrix that each expert has. */
@@ -161,8 +164,10 @@ int nib__emit_embed(nib_build *b, int weight);
 int nib__emit_linear(nib_build *b, int x, int weight);
 /* Normalizes each of a token's `heads` rows; 1: the whole token. weight NIB_NO_ID: all ones. */
 int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads);
-/* Normalizes the first channels of each token, as many as the weight has, in place. */
-int nib__emit_norm_part(nib_build *b, int x, int weight);
+/* Normalizes the channels of each token from `channel` on, as many as the weight has, in place. */
+int nib__emit_norm_part(nib_build *b, int x, int weight, int64_t channel);
+/* The columns of x, then a hidden state of [columns of x] that the caller gives for each token. */
+int nib__emit_hidden(nib_build *b, int x);
 /* channel: the first of each head that rotates. */
 int nib__emit_rope(nib_build *b, int x, int64_t heads, int table, int64_t channel);
 /* Stores keys and values in the state of their layer. Attention reads that state. v NIB_NO_ID:

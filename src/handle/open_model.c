@@ -24,6 +24,7 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
     nib_status status = nib__network_open_with(&m->net, engine, path,
                                                o.inspect       ? NIB_NETWORK_INSPECT
                                                : o.convert     ? NIB_NETWORK_CONVERT
+                                               : o.draft_head  ? NIB_NETWORK_DRAFT
                                                : o.config_only ? NIB_NETWORK_CONFIG
                                                                : NIB_NETWORK_RUN,
                                                o.overrides, err);

@@ -69,7 +69,8 @@ typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG
     X(ADAMW, "adamw")                                                                              \
     X(FAKE, "fake")       /* quantizes an input and dequantizes it */                              \
     X(FAKE_DX, "fake_dx") /* its gradient past the rounding */                                     \
-    X(FAKE_DW, "fake_dw") /* the weight's */
+    X(FAKE_DW, "fake_dw") /* the weight's */                                                       \
+    X(HIDDEN, "hidden")   /* the caller's hidden states behind a value; has no kernel rows */
 
 #define X(id, name) NIB_OP_##id,
 typedef enum nib_op { NIB_OPS(X) NIB_OP_COUNT } nib_op;

@@ -302,6 +302,8 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
     [NIB_OP_DISPATCH] = {run_dispatch, .values = 1},
     [NIB_OP_COMBINE] = {run_combine, .values = 1, .by_tokens = true, .gathers = true},
     [NIB_OP_MOVE] = {NULL, .values = 1},
+    /* of as many columns: both are read, and both written */
+    [NIB_OP_HIDDEN] = {NULL, .values = 4},
     [NIB_OP_NORM_DX] = {run_norm_dx, .values = 4, .by_tokens = true,
                         .inplace = {NIB_INPLACE_THIRD}},
     [NIB_OP_NORM_DW] = {run_norm_dw, .values = 2},

@@ -78,7 +78,7 @@ typedef struct nib_mixture {
     bool whole_batches;         /* it covers whole micro-batches: DeepSeek's seq_aux false */
     int64_t groups, top_groups; /* as in nib_routing; 0: 1 */
     int64_t method;             /* DeepSeek-V2's topk_method: 1: by groups */
-    int64_t unread_layers;      /* after the model's, to predict further tokens: not read */
+    int64_t unread_layers;      /* draft heads after the model's layers, which it does not read */
 } nib_mixture;
 
 /* Multi-head latent attention (DeepSeek-AI, 2024): keys and values of all heads are made from one
@@ -156,6 +156,8 @@ typedef struct nib_config {
     bool ffn_adjusted;
     double ffn_factor;
     int64_t ffn_multiple;
+    bool draft_head; /* of a draft head alone, whose layer is called number draft_layer */
+    int64_t draft_layer;
     bool parallel;  /* attention and the MLP read one norm; only for families whose config
                        chooses */
     bool quantized; /* has a quantization_config; checkpoint.c says what is stored */

@@ -497,7 +497,6 @@ static nib_status read_latent(reader *r)
                  {"rope.dimension_count", &c->latent.rope},
                  {"expert_group_count", &c->moe.groups},
                  {"expert_group_used_count", &c->moe.top_groups},
-                 {"nextn_predict_layers", &c->moe.unread_layers},
                  {GATING, &gating}};
     bool found;
     if (!is_latent(r))
@@ -527,14 +526,9 @@ static nib_status read_latent(reader *r)
     c->latent.mscale = log_multiplier / 0.1;
     c->moe.interval = 1;
     c->moe.method = c->moe.groups > 1;
-    c->layers -= c->moe.unread_layers;
     c->kv_heads = c->heads;
     c->head_dim = c->latent.rope; /* until the config is complete */
-    return c->layers > 0
-               ? NIB_OK
-               : nib__fail(r->err, NIB_BAD_INPUT,
-                           "%s: nextn_predict_layers is %" PRId64 ", which leaves no layers",
-                           r->g->name, c->moe.unread_layers);
+    return NIB_OK;
 }
 
 static nib_status read_family_keys(reader *r)

@@ -280,7 +280,7 @@ static nib_status add_linear(lowering *l, const nib_graph_node *node)
 static const nib_layer_plan *reader_of(const lowering *l, const nib_graph_node *norm)
 {
     const nib_graph_node *next = norm + 1;
-    return next->op == NIB_OP_LINEAR && next->in[0] == norm->out
+    return next->op == NIB_OP_LINEAR && next->in[0] == norm->out && !norm->part
                ? &l->plan->layers[weight_of(l, next)->index]
                : NULL;
 }
@@ -516,6 +516,16 @@ static nib_status add_gates(lowering *l, const nib_graph_node *from)
     return add_op(l, node);
 }
 
+/* Columns and hidden states side by side, on the CPU, where the caller has the hidden states. */
+static nib_status add_hidden(lowering *l, const nib_graph_node *from)
+{
+    nib_node node = node_of(l, from);
+    node.side = NIB_SIDE_CPU, node.width = l->graph->values[from->in[0]].columns;
+    NIB_TRY(bring(l, &node, node.from, node.side));
+    l->held[node.to] = 1 << node.side;
+    return append(l, &node);
+}
+
 /* Columns of the output of a linear layer. */
 static nib_status add_gather(lowering *l, const nib_graph_node *from)
 {
@@ -564,6 +574,7 @@ static nib_status lower_node(lowering *l, const nib_graph_node *node, size_t *co
     case NIB_OP_DELTA_GATES:
     case NIB_OP_SSM_GATES: return add_gates(l, node);
     case NIB_OP_GATHER: return add_gather(l, node);
+    case NIB_OP_HIDDEN: return add_hidden(l, node);
     case NIB_OP_SWIGLU:
     case NIB_OP_ADD: return add_elementwise(l, node);
     case NIB_OP_ROPE:

@@ -19,10 +19,19 @@ enum { CONFIG_LIMIT = 16 << 20 };
 
 static const char layers_prefix[] = "model.layers.";
 
+static nib_status open_checkpoint(nib_network *net, const char *path, nib_err *err)
+{
+    const nib_allocator *a = &net->engine->allocator;
+    return net->draft_head ? nib__checkpoint_open_draft(&net->checkpoint, path, a, err)
+                           : nib__checkpoint_open(&net->checkpoint, path, a, err);
+}
+
 /* Builds what config.json implies: the graph, and its matrices as float weights of torch_dtype. */
 static nib_status list_sites(nib_network *net, nib_err *err)
 {
-    const nib_config *c = &net->config;
+    nib_config *c = &net->config;
+    if (net->draft_head)
+        NIB_TRY(nib__draft_config(c, net->path, err));
     NIB_TRY(nib__arch_build(&net->graph, c, &net->arena, &net->engine->allocator, err));
     net->site_count = net->graph.kind_count[NIB_WEIGHT_MATRIX];
     net->sites = nib__arena_take(&net->arena, net->site_count, sizeof *net->sites);
@@ -349,7 +358,7 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
     const char *arch = nib__arch_name(net->config.arch), *first = NULL;
     char shown[160];
     const int64_t own = net->config.layers - net->config.shared_layers;
-    size_t count = 0, shared = 0;
+    size_t count = 0, shared = 0, drafts = 0;
     for (size_t i = 0; i < nib__checkpoint_count(cp); i++) {
         const nib_tensor *tensor = nib__checkpoint_at(cp, i);
         const char *name = tensor->name;
@@ -357,6 +366,10 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
             continue;
         if (own < net->config.layers && nib__makes_keys(name, own)) {
             shared++;
+            continue;
+        }
+        if (nib__draft_has(&net->config, name)) {
+            drafts++;
             continue;
         }
         const bool norm = is_norm(net, name);
@@ -373,6 +386,11 @@ static nib_status check_others(nib_network *net, nib_network_use use, nib_err *e
         first = count++ == 0 ? name : first;
     }
     note_shared(net, shared);
+    if (drafts != 0)
+        nib__ledger_add_note(&net->notes, "draft",
+                             "a draft head is stored beside the model's layers; --draft-head "
+                             "drafts with it, and it is quantized only then, by --recipe or "
+                             "--draft-recipe");
     if (count != 0)
         nib__ledger_add_setting(
             &net->notes,
@@ -503,7 +521,7 @@ static nib_status check_path(nib_network *net, const char *path, const char *con
     if (nib__path_kind(config) != NIB_PATH_NONE || net->inspected)
         return NIB_OK;
     /* opening it may give a better error for an unsupported format */
-    NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
+    NIB_TRY(open_checkpoint(net, path, err));
     if (nib__checkpoint_params(net->checkpoint) != NULL)
         return NIB_OK;
     return nib__fail(err, NIB_BAD_INPUT,
@@ -550,9 +568,11 @@ static nib_status check_sites(nib_network *net, nib_network_use use, nib_err *er
     nib__checkpoint_use_pool(net->checkpoint, NULL);
     NIB_TRY(status);
     NIB_TRY(check_tables(net, err));
+    NIB_TRY(check_norms(net, err));
+    if (net->draft_head) /* what is said of the whole checkpoint is said of the model */
+        return NIB_OK;
     note_order(net);
     NIB_TRY(check_agreement(net, err));
-    NIB_TRY(check_norms(net, err));
     report_rows(net);
     report_codes(net);
     return check_others(net, use, err);
@@ -572,7 +592,7 @@ static nib_status open_meta(nib_network *net, const char *path, nib_network_use 
 {
     char shown[160];
     if (net->checkpoint == NULL)
-        NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
+        NIB_TRY(open_checkpoint(net, path, err));
     if (nib__checkpoint_params(net->checkpoint) == NULL)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: has a params.json, but the names of its tensors are not Meta's; it "
@@ -581,7 +601,7 @@ static nib_status open_meta(nib_network *net, const char *path, nib_network_use 
     NIB_TRY(nib__config_meta(&net->config, net->checkpoint, &net->notes, err));
     NIB_TRY(read_generation(net, net->directory, err));
     NIB_TRY(list_sites(net, err));
-    if (use == NIB_NETWORK_RUN || use == NIB_NETWORK_CONVERT)
+    if (use != NIB_NETWORK_CONFIG && use != NIB_NETWORK_INSPECT)
         return check_sites(net, use, err);
     nib__checkpoint_close(net->checkpoint);
     net->checkpoint = NULL;
@@ -643,7 +663,7 @@ static nib_status note_unread(nib_network *net, const nib_err *why, nib_err *err
  * architecture, or a vocabulary without weights. */
 static nib_status open_gguf(nib_network *net, const char *path, nib_network_use use, nib_err *err)
 {
-    NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
+    NIB_TRY(open_checkpoint(net, path, err));
     net->described = net->checkpoint;
     nib_err why;
     const nib_status status =
@@ -657,7 +677,7 @@ static nib_status open_gguf(nib_network *net, const char *path, nib_network_use 
                                  &net->notes, err));
     nib__gguf_report_tokenizer(nib__checkpoint_gguf(net->checkpoint), &net->notes);
     NIB_TRY(list_sites(net, err));
-    if (use == NIB_NETWORK_RUN || use == NIB_NETWORK_CONVERT)
+    if (use != NIB_NETWORK_CONFIG && use != NIB_NETWORK_INSPECT)
         return check_sites(net, use, err);
     if (use == NIB_NETWORK_CONFIG)
         net->checkpoint = NULL;
@@ -696,7 +716,7 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
             NIB_TRY(nib__config_codes(net, is_json ? path : config, err));
         return NIB_OK;
     }
-    NIB_TRY(nib__checkpoint_open(&net->checkpoint, path, &net->engine->allocator, err));
+    NIB_TRY(open_checkpoint(net, path, err));
     if (net->unknown)
         NIB_TRY(note_unread(net, &why, err));
     if (net->unknown && use == NIB_NETWORK_CONVERT)
@@ -713,7 +733,9 @@ nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *p
 nib_status nib__network_open_with(nib_network *out, nib_engine *engine, const char *path,
                                   nib_network_use use, nib_strings options, nib_err *err)
 {
-    *out = (nib_network){.engine = engine, .inspected = use == NIB_NETWORK_INSPECT};
+    *out = (nib_network){.engine = engine,
+                         .inspected = use == NIB_NETWORK_INSPECT,
+                         .draft_head = use == NIB_NETWORK_DRAFT};
     nib__arena_init(&out->arena, &engine->allocator, 0);
     nib__ledger_init(&out->notes, &engine->allocator);
     nib_status status = open_parts(out, path, use, options, err);

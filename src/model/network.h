@@ -48,16 +48,18 @@ typedef struct nib_network {
     nib_graph graph;            /* built from config.json; empty for an unsupported architecture */
     nib_site *sites;            /* [site_count] the graph's matrices: embedding first, head last */
     size_t site_count;
-    bool tied;      /* the head uses the embedding's stored tensor */
-    bool training;  /* opened from a training config; plans are for training steps */
-    bool inspected; /* opened for inspection; weights are not checked against the config */
-    bool unknown;   /* unsupported architecture; sites are the stored matrices */
+    bool tied;       /* the head uses the embedding's stored tensor */
+    bool draft_head; /* of the model's draft head alone: config is of its one layer */
+    bool training;   /* opened from a training config; plans are for training steps */
+    bool inspected;  /* opened for inspection; weights are not checked against the config */
+    bool unknown;    /* unsupported architecture; sites are the stored matrices */
     nib_train_config train;
     const struct nib_packed *packed; /* packed.h; not owned; NULL: weights are packed at load */
 } nib_network;
 
 typedef enum nib_network_use {
     NIB_NETWORK_RUN,     /* checks every weight against config.json */
+    NIB_NETWORK_DRAFT,   /* the same of the draft head alone */
     NIB_NETWORK_CONVERT, /* the same, but allows an unsupported architecture */
     NIB_NETWORK_CONFIG,  /* config.json alone */
     NIB_NETWORK_INSPECT, /* weights as stored; no sites without a config.json */

@@ -336,6 +336,18 @@ static bool is_resident(const nib_runner *r, size_t site)
            r->net->sites[site].role != NIB_ROLE_HEAD;
 }
 
+/* Reads weight i where the lender has it, if it is packed there for the same rows. */
+static bool borrow(nib_runner *r, size_t i)
+{
+    const nib_runner *from = r->lender;
+    const size_t at = from != NULL ? nib__plan_lent(r->plan, i, from->plan) : SIZE_MAX;
+    if (at == SIZE_MAX)
+        return false;
+    r->weights[i] = from->weights[at];
+    r->weights[i].borrowed = true;
+    return true;
+}
+
 static nib_status load_weights(nib_runner *r, nib_err *err)
 {
     const size_t count = r->net->site_count;
@@ -345,6 +357,8 @@ static nib_status load_weights(nib_runner *r, nib_err *err)
             r->weights[i].w = nib__layer_weight(plan->layer, &plan->done); /* sizes of scratch */
             continue;
         }
+        if (borrow(r, i))
+            continue;
         if (!nib__engine_progress(r->engine, "load", i, count))
             return nib__fail(err, NIB_CANCELLED, "loading was cancelled");
         const nib_status status = nib__weight_load(&r->weights[i], r->net, &r->plan->layers[i], i,
@@ -399,9 +413,10 @@ static nib_status open_parts(nib_runner *r, int64_t sequences, int64_t context, 
 }
 
 nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_assignment *plan,
-                            int64_t sequences, int64_t context, nib_refusal *refusal, nib_err *err)
+                            int64_t sequences, int64_t context, const nib_runner *lender,
+                            nib_refusal *refusal, nib_err *err)
 {
-    *out = (nib_runner){.net = net, .plan = plan, .engine = net->engine};
+    *out = (nib_runner){.net = net, .plan = plan, .engine = net->engine, .lender = lender};
     nib__arena_init(&out->arena, &net->engine->allocator, 0);
     const nib_status status = open_parts(out, sequences, context, err);
     *refusal = out->refusal;
@@ -681,6 +696,7 @@ nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err)
 {
     const int64_t vocab = r->ops.ld[NIB_BUFFER_LOGITS], width = r->net->config.width;
+    const float *given = r->given;
     size_t wanted, hidden;
     r->hidden_rows = 0;
     NIB_TRY(check_slots(r, slots, count, &wanted, &hidden, err));
@@ -691,6 +707,7 @@ nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,
     for (size_t done = 0; done < count; done += NIB_CHUNK) {
         const int64_t part_count = nib__min((int64_t)(count - done), NIB_CHUNK);
         int64_t chunk_wanted = 0;
+        r->given = given != NULL ? given + done * (size_t)width : NULL;
         const nib_status status = run_chunk(r, slots + done, part_count, to, &chunk_wanted, err);
         if (status != NIB_OK) {
             roll_back(r, slots, count);

@@ -74,8 +74,10 @@ typedef struct nib_runner {
     size_t logits_capacity;         /* rows */
     float *hidden;                  /* [hidden_rows][width] of the last step */
     size_t hidden_rows, hidden_capacity;
-    uint64_t weight_bytes; /* read per token */
-    int64_t looked_up;     /* embedding rows looked up since its pages were released */
+    const float *given; /* of a draft head: the hidden states of this pass, [m][width] */
+    const struct nib_runner *lender; /* NULL: none */
+    uint64_t weight_bytes;           /* read per token */
+    int64_t looked_up;               /* embedding rows looked up since its pages were released */
     nib_observer observer;
     bool unloaded;     /* nib__runner_open_unloaded opened it */
     bool keeps_logits; /* logits stay on the GPU, for nib__runner_draw */
@@ -92,9 +94,11 @@ typedef struct nib_runner {
 } nib_runner;
 
 /* Allocates all memory and compiles every kernel that the plan may launch before loading a weight.
- * *refusal says what the device refused, if that is why opening fails. */
+ * *refusal says what the device refused, if that is why opening fails. lender: weights that it has
+ * packed likewise are read there, so it must outlive this runner; NULL: none. */
 nib_status nib__runner_open(nib_runner *out, const nib_network *net, const nib_assignment *plan,
-                            int64_t sequences, int64_t context, nib_refusal *refusal, nib_err *err);
+                            int64_t sequences, int64_t context, const nib_runner *lender,
+                            nib_refusal *refusal, nib_err *err);
 /* The same for a plan that runs on the CPU, but without the weights of decoder layers and of the
  * output layer: nib__weight_load and nib__weight_unload bring and take them, for
  * nib__runner_part. */
@@ -120,7 +124,8 @@ nib_status nib__runner_products(nib_runner *runner, const nib_node *nodes, size_
 /* Shares the outputs of a product of m tokens, `count` times `step` of them, among the workers. */
 void nib__share_outputs(nib_pool *pool, int64_t count, int64_t step, int64_t m, nib_pool_job job,
                         void *ctx);
-/* As nib_session_step. *logits is set if a slot asks for logits. */
+/* As nib_session_step. *logits is set if a slot asks for logits. A draft head needs `given`: for
+ * each slot the model's hidden state of the token before it, [count][width]. */
 nib_status nib__runner_step(nib_runner *runner, const nib_slot *slots, size_t count,
                             const float **logits, nib_err *err);
 

@@ -368,9 +368,10 @@ static nib_status run_embed(nib_runner *r, const nib_node *node, int64_t m, nib_
 
 static nib_norm norm_of(const nib_runner *r, const nib_node *node, int to, int64_t m)
 {
+    const int64_t first = node->of->channel; /* of a part */
     return (nib_norm){
-        .x = nib__node_values(r, node, node->from),
-        .out = nib__node_values(r, node, to),
+        .x = nib__node_values(r, node, node->from) + first,
+        .out = nib__node_values(r, node, to) + first,
         .weight = node->weight,
         .rows = m * node->rows_per_token,
         .width = node->width,
@@ -523,6 +524,19 @@ static nib_status run_move(nib_runner *r, const nib_node *node, int64_t m, nib_e
                                       : nib__gpu_read(r->gpu, cpu, gpu, bytes, err);
 }
 
+static nib_status run_hidden(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
+{
+    (void)err;
+    const int64_t ldx = r->ops.ld[node->from], ldo = r->ops.ld[node->to], width = node->width;
+    const float *x = nib__node_values(r, node, node->from);
+    float *out = nib__node_values(r, node, node->to);
+    for (int64_t i = 0; i < m; i++) {
+        memcpy(out + i * ldo, x + i * ldx, (size_t)width * sizeof *out);
+        memcpy(out + i * ldo + width, r->given + i * width, (size_t)width * sizeof *out);
+    }
+    return NIB_OK;
+}
+
 static nib_status run_products(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)
 {
     return nib__runner_products(r, node, 1, m, err);
@@ -556,6 +570,7 @@ static nib_status (*const runs[NIB_OP_COUNT])(nib_runner *, const nib_node *, in
     [NIB_OP_DISPATCH] = nib__run_dispatch,
     [NIB_OP_COMBINE] = nib__run_combine,
     [NIB_OP_MOVE] = run_move,
+    [NIB_OP_HIDDEN] = run_hidden,
 };
 
 nib_status nib__runner_node(nib_runner *r, const nib_node *node, int64_t m, nib_err *err)

@@ -552,6 +552,10 @@ nib_status nib__weight_load(nib_loaded *out, const nib_network *net, const nib_l
 
 void nib__weight_unload(nib_loaded *loaded, const nib_allocator *a)
 {
+    if (loaded->borrowed) {
+        *loaded = (nib_loaded){0};
+        return;
+    }
     for (int i = 0; i < loaded->pack_count; i++)
         if (loaded->gpu != NULL && !loaded->in_room)
             nib__gpu_free(loaded->gpu, loaded->packs[i].at);

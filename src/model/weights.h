@@ -28,6 +28,7 @@ typedef struct nib_loaded {
     int32_t *int_bias; /* set instead of bias for the form INT32, see nib_linear */
     uint64_t bytes;    /* read per token */
     bool in_room;      /* packs and bias lie in GPU memory that belongs to several weights */
+    bool borrowed;     /* all of it belongs to another runner */
 } nib_loaded;
 
 /* Allocates the GPU memory that the weight will need, if it runs there, from its planned shape and

@@ -30,6 +30,24 @@ bool nib__plan_same_form(const nib_layer_plan *a, const nib_layer_plan *b)
     return a->done.act != NIB_ACT_I8_STATIC && a->layer->k == b->layer->k;
 }
 
+static bool same_rows(const nib_layer_plan *a, const nib_layer_plan *b)
+{
+    bool same =
+        a->use_count == b->use_count && a->pack == b->pack && nib__scheme_equal(&a->done, &b->done);
+    for (int i = 0; i < a->use_count && same; i++)
+        same = a->uses[i].kernel == b->uses[i].kernel &&
+               a->uses[i].kernel->device == NIB_DEVICE_CPU && a->uses[i].m_min == b->uses[i].m_min;
+    return same;
+}
+
+size_t nib__plan_lent(const nib_assignment *plan, size_t i, const nib_assignment *from)
+{
+    for (size_t at = 0; at < from->count; at++)
+        if (strcmp(from->layers[at].layer->name, plan->layers[i].layer->name) == 0)
+            return same_rows(&from->layers[at], &plan->layers[i]) ? at : SIZE_MAX;
+    return SIZE_MAX;
+}
+
 nib_type nib__layer_scale_type(const nib_layer *layer, const nib_scheme *scheme)
 {
     if (!nib__scheme_is_quantized(scheme))

@@ -139,6 +139,10 @@ NIB_INLINE int64_t nib__layer_peers(const nib_layer *layer)
  * share. Then it is made once. */
 bool nib__plan_same_form(const nib_layer_plan *a, const nib_layer_plan *b);
 
+/* The layer of `from`, a plan for the same checkpoint, whose packed weight layer i of `plan` can
+ * read: of the same name, on the CPU, in the same scheme and for the same rows. SIZE_MAX: none. */
+size_t nib__plan_lent(const nib_assignment *plan, size_t i, const nib_assignment *from);
+
 /* Whether the layer multiplies columns in act-order. A converted weight has none. */
 bool nib__plan_ordered(const nib_layer_plan *plan);
 

@@ -109,15 +109,37 @@ static nib_status choose_allow(nib_strings *out, nib_plan *p, nib_err *err)
     return NIB_OK;
 }
 
+const char *nib__plan_draft_name(nib_plan *p)
+{
+    const nib_network *net = &p->request.draft->net;
+    return net->draft_head ? "--draft-head"
+                           : nib__ledger_text(&p->assignment.ledger, "--draft %s", net->path);
+}
+
+/* Which weights of the model its draft head reads, and which it packs again. */
+static void note_lent(nib_plan *p)
+{
+    nib_plan *draft = p->draft;
+    const nib_network *net = &draft->model->net;
+    char bytes[32];
+    for (size_t i = 0; net->draft_head && i < draft->assignment.count; i++)
+        if (nib__plan_lent(&draft->assignment, i, &p->assignment) != SIZE_MAX)
+            draft->lent_bytes += draft->assignment.ledger.layers[i].bytes;
+    if (net->draft_head)
+        nib__ledger_add_note(&draft->assignment.ledger, "draft",
+                             "%s of these weights are the model's own, and held once",
+                             nib__format_bytes(bytes, draft->lent_bytes));
+}
+
 static void note_draft(nib_plan *p)
 {
     char one[32], own[32];
     const nib_plan *draft = p->draft;
     nib__ledger_add_note(&p->assignment.ledger, "draft",
-                         "--draft %s: a step checks at most %" PRId64
+                         "%s: a step checks at most %" PRId64
                          " tokens that it drafts, and the text stays "
                          "the same: a token of it is predicted to take %s, of this model %s",
-                         draft->model->net.path, p->drafts,
+                         nib__plan_draft_name(p), p->drafts,
                          nib__format_seconds(one, draft->assignment.predicted_token_s),
                          nib__format_seconds(own, p->assignment.predicted_token_s));
     if (draft->context == p->context)
@@ -138,7 +160,8 @@ static void note_draft(nib_plan *p)
 static nib_status plan_draft(nib_plan *p, nib_err *err)
 {
     const nib_request *r = &p->request;
-    nib_request request = {.recipe = r->draft_recipe,
+    const char *own = r->draft->net.draft_head ? r->recipe : NULL;
+    nib_request request = {.recipe = r->draft_recipe != NULL ? r->draft_recipe : own,
                            .device = choose_device(p),
                            .dtype = r->dtype,
                            .cache = r->cache,
@@ -153,8 +176,9 @@ static nib_status plan_draft(nib_plan *p, nib_err *err)
     NIB_TRY(choose_allow(&request.allow, p, err));
     const nib_status status = nib__plan_make(&p->draft, r->draft, &request, NULL, &failed);
     if (status != NIB_OK)
-        return nib__fail(err, status, "--draft %s: %s", r->draft->net.path, failed.text);
+        return nib__fail(err, status, "%s: %s", nib__plan_draft_name(p), failed.text);
     p->drafts = NIB_LOOKUP_USUAL;
+    note_lent(p);
     note_draft(p);
     return NIB_OK;
 }
@@ -166,8 +190,8 @@ nib_status nib__plan_draft_model(nib_plan *p, nib_err *err)
         return p->request.draft_recipe == NULL
                    ? NIB_OK
                    : nib__fail(err, NIB_USAGE,
-                               "--draft-recipe %s has no effect without --draft MODEL; leave it "
-                               "out, or name a draft model",
+                               "--draft-recipe %s has no effect without --draft MODEL or "
+                               "--draft-head; leave it out, or name a draft model",
                                p->request.draft_recipe);
     if (draft->engine != p->model->engine)
         return nib__fail(err, NIB_USAGE, "%s: the draft model was opened with another engine",
@@ -175,23 +199,28 @@ nib_status nib__plan_draft_model(nib_plan *p, nib_err *err)
     NIB_TRY(nib__model_runs(draft, err));
     if (p->policy.training || draft->net.training)
         return nib__fail(err, NIB_USAGE,
-                         "--draft %s has no effect in training, which generates no text; leave it "
-                         "out",
-                         draft->net.path);
-    NIB_TRY(check_vocabulary(p, err));
+                         "%s has no effect in training, which generates no text; leave it out",
+                         nib__plan_draft_name(p));
+    if (draft->net.draft_head && strcmp(draft->net.path, p->model->net.path) != 0)
+        return nib__fail(err, NIB_USAGE,
+                         "%s: the draft head belongs to %s; a draft head reads hidden states of "
+                         "its own model",
+                         p->model->net.path, draft->net.path);
+    if (!draft->net.draft_head)
+        NIB_TRY(check_vocabulary(p, err));
     const nib_kernel *row = nib__plan_device_arithmetic(p);
     if (row == NULL)
         return plan_draft(p, err);
     nib__ledger_add_setting(
         &p->assignment.ledger,
         &(nib_ledger_setting){.code = "draft",
-                              .name = "--draft",
-                              .asked = draft->net.path,
+                              .name = draft->net.draft_head ? "--draft-head" : "--draft",
+                              .asked = draft->net.draft_head ? "drafts" : draft->net.path,
                               .done = "no drafts",
                               .by = NIB_BY_OPTION,
                               .relation = NIB_SETTING_NONE},
         "tokens are drawn one by one: %s may compute other bits for a token among others than "
-        "alone, which could change the text; leave --draft out",
+        "alone, which could change the text; leave the option out",
         row->name);
     return NIB_OK;
 }

@@ -25,6 +25,7 @@ struct nib_plan {
     int64_t lookup;        /* most tokens that prompt lookup drafts per step; 0: none */
     int64_t drafts;        /* the same of the draft model */
     nib_plan *draft;       /* of the draft model; NULL: none runs */
+    uint64_t lent_bytes;   /* of a draft head: weights that it reads in the model's memory */
     uint64_t weight_bytes; /* predicted, like the cache */
     nib_kv_size cache;
     char cache_name[NIB_KV_NAME]; /* its types, as options spell them */
@@ -75,6 +76,8 @@ const nib_kernel *nib__plan_device_arithmetic(const nib_plan *p);
 /* Plans the draft model of the request, if it has one: fills p->draft and p->drafts. NIB_BAD_INPUT:
  * its token ids mean other texts. */
 nib_status nib__plan_draft_model(nib_plan *p, nib_err *err);
+/* How the request names its draft model: "--draft PATH", or "--draft-head". */
+const char *nib__plan_draft_name(nib_plan *p);
 
 /* What a device refused of earlier plans. */
 typedef struct nib_retry {

@@ -580,8 +580,8 @@ static nib_status make_plan(nib_plan *p, const nib_request *request, const nib_r
         (void)nib__ledger_strict(&p->assignment.ledger, denied);
     if (p->draft != NULL && denied->status == NIB_OK &&
         p->draft->assignment.denied.status != NIB_OK)
-        nib__fail(denied, p->draft->assignment.denied.status, "--draft %s: %s",
-                  p->draft->model->net.path, p->draft->assignment.denied.text);
+        nib__fail(denied, p->draft->assignment.denied.status, "%s: %s", nib__plan_draft_name(p),
+                  p->draft->assignment.denied.text);
     return NIB_OK;
 }
 

@@ -22,7 +22,7 @@ static uint64_t weight_bytes(const nib_plan *p)
     uint64_t sum = 0;
     for (size_t i = 0; i < p->assignment.count; i++)
         sum += p->assignment.ledger.layers[i].bytes;
-    return sum;
+    return sum - p->lent_bytes;
 }
 
 static load load_of(const nib_plan *p)

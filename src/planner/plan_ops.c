@@ -83,6 +83,8 @@ static int side_of_op(const copy_walk *w, nib_op op)
 
 static int side_of(const copy_walk *w, const nib_graph_node *node)
 {
+    if (node->op == NIB_OP_HIDDEN)
+        return ON_HOST;
     if (node->op == NIB_OP_LINEAR || node->op == NIB_OP_LINEAR_EXPERTS ||
         node->op == NIB_OP_LINEAR_HEADS || node->op == NIB_OP_EMBED) {
         const size_t site = w->plan->graph->weights[node->weight].index;
@@ -457,7 +459,8 @@ static void plan_norms(nib_assignment *out, const nib_policy *policy)
 {
     const nib_graph *g = out->graph;
     for (size_t i = 0; g != NULL && i < g->node_count; i++) {
-        const bool rows = g->nodes[i].op == NIB_OP_NORM && g->nodes[i].heads == 1;
+        const bool rows =
+            g->nodes[i].op == NIB_OP_NORM && g->nodes[i].heads == 1 && !g->nodes[i].part;
         const size_t count = rows ? count_readers(g, i) : 0;
         if (count != 0)
             plan_fused_norm(out, policy, g->weights[g->nodes[i + 1].weight].index, count);

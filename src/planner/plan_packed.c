@@ -111,7 +111,8 @@ static void open_packed(nib_plan *p)
 void nib__plan_open_packed(nib_plan *p)
 {
     nib_model *m = p->model;
-    if (!p->machine.here || p->policy.training || m->net.checkpoint == NULL)
+    const bool whole = m->net.checkpoint != NULL && !m->net.draft_head; /* as packs are */
+    if (!p->machine.here || p->policy.training || !whole)
         return;
     open_packed(p);
     nib__model_tables(m); /* now, so the plan can note what it finds */

@@ -430,6 +430,8 @@ static void add_slots(nib_batch *b, nib_job *job, int64_t count)
     for (; taken < count; taken++) {
         const int64_t position = job->done + taken;
         const bool logits = wants_logits(job, position);
+        const uint32_t drafts =
+            nib__draft_model_outputs(b->drafter.model, job->prompt_count - 1 - position);
         if (logits && b->rows == b->rows_most)
             break;
         if (logits && job->rows++ == 0)
@@ -438,7 +440,7 @@ static void add_slots(nib_batch *b, nib_job *job, int64_t count)
         b->slots[b->slot_count++] = (nib_slot){.sequence = (int32_t)job->sequence,
                                                .position = (int32_t)position,
                                                .token = s->tokens[position],
-                                               .outputs = logits ? NIB_SLOT_LOGITS : 0};
+                                               .outputs = drafts | (logits ? NIB_SLOT_LOGITS : 0)};
     }
     if (taken == 0)
         return;
@@ -681,6 +683,7 @@ nib_status nib__batch_step(nib_batch *b, nib_err *err)
     const int64_t made = b->counts.made;
     const double seconds = (double)(nib__now_ns() - start) * 1e-9;
     b->counts.steps++;
+    nib__draft_model_see(b->drafter.model, b->slots, b->slot_count);
     advance_sequences(b);
     nib__drawer_draw(&b->drawer, b->drawn, b->drawn_ids, b->drawn_count, on_device ? NULL : logits);
     hand_out_tokens(b);

@@ -13,12 +13,21 @@ enum {
     TEXTS_MOST = NIB_LOOKUP_MOST, /* as each has at least one guess */
     READ_MOST = 512,              /* tokens that are read of a text at once */
     READ_LEAST = 16,              /* a model that has seen less guesses badly */
+    KEPT = 128,                   /* hidden states of a sequence, for a draft head */
 };
+
+/* Hidden states of the model: that of position p in row p % KEPT. */
+typedef struct kept_states {
+    float *rows;                         /* [KEPT][width] */
+    int32_t position[KEPT], token[KEPT]; /* of each row; position -1: none */
+} kept_states;
 
 /* What the model has seen of a sequence. */
 typedef struct follower {
     int32_t *seen; /* [context] tokens in its cache: seen[i] is token from + i of the text */
     int64_t count, from;
+    int64_t firm; /* of these, without guesses that a head made from its own hidden states */
+    kept_states kept;
     nib_draft_rate rate;
     nib_constraint_state *state; /* of the text with guesses; NULL: never needed */
 } follower;
@@ -29,6 +38,9 @@ struct nib_draft_model {
     follower *followers; /* [sequences] */
     int64_t sequences, context;
     nib_slot *slots; /* [TEXTS_MOST * READ_MOST], fewer for fewer sequences */
+    bool head;       /* it is the model's draft head */
+    int64_t width;   /* of a hidden state */
+    float *given;    /* a head's: the hidden states that the slots read, [as many][width] */
 };
 
 /* ---- opening ---- */
@@ -38,15 +50,24 @@ static nib_status allocate(nib_draft_model *m, nib_err *err)
     const nib_allocator *a = &m->target->model->engine->allocator;
     const size_t count = (size_t)m->sequences, context = (size_t)m->context;
     const size_t texts = count < TEXTS_MOST ? count : TEXTS_MOST;
+    const size_t row = m->head ? (size_t)m->width * sizeof(float) : 0;
     m->slots = nib__calloc(a, texts * READ_MOST, sizeof *m->slots);
     m->followers = nib__calloc(a, count, sizeof *m->followers);
     bool whole = m->slots != NULL && m->followers != NULL;
+    if (m->head) {
+        m->given = nib__calloc(a, texts * KEPT, row);
+        whole = whole && m->given != NULL;
+    }
     for (size_t i = 0; whole && i < count; i++) {
-        m->followers[i].seen = nib__calloc(a, context, sizeof(int32_t));
-        whole = m->followers[i].seen != NULL;
+        follower *f = &m->followers[i];
+        f->seen = nib__calloc(a, context, sizeof(int32_t));
+        f->kept.rows = m->head ? nib__calloc(a, KEPT, row) : NULL;
+        memset(f->kept.position, -1, sizeof f->kept.position);
+        whole = f->seen != NULL && (f->kept.rows != NULL || !m->head);
     }
     return whole ? NIB_OK
-                 : nib__fail_memory(err, count * context * sizeof(int32_t), "a draft model");
+                 : nib__fail_memory(err, count * (context * sizeof(int32_t) + KEPT * row),
+                                    "a draft model");
 }
 
 /* Times a token, twice as the first touches the weights: else the first guess of a text would cost
@@ -60,6 +81,7 @@ static nib_status time_token(nib_draft_model *m, nib_err *err)
     for (int i = 0; i < 2 && times->measured[1] == 0; i++) {
         const uint64_t start = nib__now_ns();
         nib__kv_truncate(&runner->kv, 0, 0);
+        runner->given = m->given;
         NIB_TRY(nib__runner_step(runner, &slot, 1, &logits, err));
         if (i == 1)
             nib__step_times_add(times, 1, (double)(nib__now_ns() - start) * 1e-9);
@@ -77,6 +99,8 @@ nib_status nib__draft_model_open(nib_draft_model **out, nib_session *session, in
     m->target = session;
     m->sequences = sequences;
     m->context = session->draft->plan->context;
+    m->head = session->draft->model->net.draft_head;
+    m->width = session->model->net.config.width;
     /* the logits of one model may have more padding than the other's */
     const int64_t vocab = nib__min(nib_session_vocab(session), nib_session_vocab(session->draft));
     nib_status status = allocate(m, err);
@@ -103,7 +127,9 @@ void nib__draft_model_close(nib_draft_model *m)
     for (int64_t i = 0; m->followers != NULL && i < m->sequences; i++) {
         nib__release(a, m->followers[i].seen);
         nib__release(a, m->followers[i].state);
+        nib__release(a, m->followers[i].kept.rows);
     }
+    nib__release(a, m->given);
     nib__release(a, m->followers);
     nib__release(a, m->slots);
     nib__release(a, m);
@@ -114,6 +140,50 @@ void nib__draft_model_begin(nib_draft_model *m, int64_t sequence)
     const double usual = 0.7; /* before anything was measured */
     const double before = m->target->rate.accepted;
     m->followers[sequence].rate.accepted = before > 0 ? before : usual;
+}
+
+/* ---- hidden states of the model ---- */
+
+uint32_t nib__draft_model_outputs(const nib_draft_model *m, int64_t left)
+{
+    return m != NULL && m->head && left < KEPT ? NIB_SLOT_HIDDEN : 0;
+}
+
+void nib__draft_model_see(nib_draft_model *m, const nib_slot *slots, size_t count)
+{
+    const bool sees = m != NULL && m->head;
+    const float *row = sees ? m->target->runner.hidden : NULL;
+    const size_t width = sees ? (size_t)m->width : 0;
+    for (size_t i = 0; i < count && sees; i++) {
+        kept_states *k = &m->followers[slots[i].sequence].kept;
+        const size_t at = (size_t)slots[i].position % KEPT;
+        if ((slots[i].outputs & NIB_SLOT_HIDDEN) == 0)
+            continue;
+        k->position[at] = slots[i].position, k->token[at] = slots[i].token;
+        memcpy(k->rows + at * width, row, width * sizeof *row);
+        row += width;
+    }
+}
+
+/* The model's hidden state of token `position` of a text; NULL: it was not kept. */
+static const float *hidden_of(const nib_draft_model *m, int64_t sequence, const int32_t *ids,
+                              int64_t position)
+{
+    const kept_states *k = &m->followers[sequence].kept;
+    const int64_t at = position % KEPT;
+    return k->position[at] == position && k->token[at] == ids[position] ? k->rows + at * m->width
+                                                                        : NULL;
+}
+
+/* How many of the last tokens a head can read: each needs the hidden state of the token before. */
+static int64_t readable(const nib_draft_model *m, int64_t sequence, const int32_t *ids,
+                        int64_t count)
+{
+    int64_t read = 0;
+    while (m->head && read < count - 1 && read < KEPT &&
+           hidden_of(m, sequence, ids, count - read - 2) != NULL)
+        read++;
+    return m->head ? read : count;
 }
 
 /* ---- following the text ---- */
@@ -151,8 +221,9 @@ nib_draft nib__draft_model_follow(nib_draft_model *m, int64_t sequence, const in
 {
     follower *f = &m->followers[sequence];
     int64_t most = nib__min(room, m->target->plan->drafts), alike = 0;
+    const int64_t whole = readable(m, sequence, ids, count);
     /* the last token is always read again, for its logits */
-    while (alike < f->count && f->from + alike < count - 1 &&
+    while (alike < f->count && (alike < f->firm || !m->head) && f->from + alike < count - 1 &&
            f->seen[alike] == ids[f->from + alike])
         alike++;
     if (alike < f->count)
@@ -162,10 +233,10 @@ nib_draft nib__draft_model_follow(nib_draft_model *m, int64_t sequence, const in
     if (f->count == 0)
         f->from = 0;
     const int64_t unread = count - f->from - f->count;
-    int64_t read = affordable(m, unread, left);
+    int64_t read = affordable(m, nib__min(unread, whole), left);
     if (f->from >
         0) { /* it began with the last tokens: once that costs little, read more of them */
-        const int64_t more = affordable(m, count, left / 4);
+        const int64_t more = affordable(m, whole, left / 4);
         read = more >= 2 * (count - f->from) ? more : read;
     }
     most = nib__min(most, m->context - (read == unread ? f->count : 0) - read);
@@ -205,18 +276,20 @@ typedef struct guessing {
     nib_err *failed; /* [count] */
 } guessing;
 
-/* Appends the next `count` tokens of a text to its follower and to the step. */
-static void add_slots(nib_draft_model *m, const nib_guess *g, const int32_t *ids, int64_t count,
-                      size_t *slots)
+/* Appends a token of a text to its follower and to the step. hidden: what a head reads beside it.
+ */
+static void add_slot(nib_draft_model *m, const nib_guess *g, int32_t id, const float *hidden,
+                     bool last, size_t *slots)
 {
     follower *f = &m->followers[g->job->sequence];
-    for (int64_t i = 0; i < count; i++) {
-        m->slots[(*slots)++] = (nib_slot){.sequence = (int32_t)g->job->sequence,
-                                          .position = (int32_t)f->count,
-                                          .token = ids[i],
-                                          .outputs = i + 1 == count ? NIB_SLOT_LOGITS : 0};
-        f->seen[f->count++] = ids[i];
-    }
+    const uint32_t outputs = NIB_SLOT_LOGITS | (m->head ? NIB_SLOT_HIDDEN : 0);
+    if (m->head)
+        memcpy(m->given + *slots * (size_t)m->width, hidden, (size_t)m->width * sizeof *hidden);
+    m->slots[(*slots)++] = (nib_slot){.sequence = (int32_t)g->job->sequence,
+                                      .position = (int32_t)f->count,
+                                      .token = id,
+                                      .outputs = last ? outputs : 0};
+    f->seen[f->count++] = id;
 }
 
 /* Starts again with the last tokens, if not all unread ones are to be read. */
@@ -228,7 +301,10 @@ static void add_unread(nib_draft_model *m, const nib_guess *g, size_t *slots)
         roll_back(m, g->job->sequence, 0);
         f->from = g->count - read;
     }
-    add_slots(m, g, g->ids + g->count - read, read, slots);
+    for (int64_t at = g->count - read; at < g->count; at++)
+        add_slot(m, g, g->ids[at], m->head ? hidden_of(m, g->job->sequence, g->ids, at - 1) : NULL,
+                 at + 1 == g->count, slots);
+    f->firm = f->count;
     /* the guesses are rolled back together, and the last token is read again */
     nib__states_hold(&m->session->runner.kv.states, g->job->sequence, f->count - 1);
 }
@@ -261,6 +337,7 @@ static nib_status run_step(guessing *s, size_t slots, double *seconds, nib_err *
     nib_step_times *times = &m->session->times;
     nib_err failed;
     const uint64_t start = nib__now_ns();
+    m->session->runner.given = m->given;
     const nib_status status = nib__model_check_files(
         m->session->model,
         nib__runner_step(&m->session->runner, m->slots, slots, &s->logits, &failed), &failed);
@@ -297,19 +374,26 @@ static nib_status copy_states(nib_draft_model *m, const nib_guess *guesses, size
     return NIB_OK;
 }
 
-/* Composes step s->made. */
+/* Composes step s->made. A head reads a guess beside its own hidden state that it came from, in the
+ * row of its text among those of the step before. */
 static size_t add_texts(guessing *s, const nib_guess *guesses, size_t count)
 {
-    size_t slots = 0;
-    s->count = 0;
+    nib_draft_model *m = s->model;
+    const float *hidden = m->session->runner.hidden;
+    const size_t before = s->count;
+    size_t slots = 0, row = 0;
+    s->count = 0; /* texts that go on are a part of those before, in order */
     for (size_t i = 0; i < count; i++) {
         const nib_guess *g = &guesses[i];
+        const bool guessed = row < before && s->texts[row] == g;
+        const float *own = guessed && m->head ? hidden + row * (size_t)m->width : NULL;
+        row += guessed;
         if (g->draft->count <= s->made)
             continue;
         if (s->made == 0)
-            add_unread(s->model, g, &slots);
+            add_unread(m, g, &slots);
         else
-            add_slots(s->model, g, &g->ids[g->count + (int64_t)s->made - 1], 1, &slots);
+            add_slot(m, g, g->ids[g->count + (int64_t)s->made - 1], own, true, &slots);
         s->texts[s->count++] = g;
     }
     return slots;

@@ -6,6 +6,10 @@
  *
  * It need not see the whole text: if reading all that it has not seen costs too much, it starts
  * again with the last tokens.
+ *
+ * A draft head reads a token beside the model's hidden state of the token before it, so it sees no
+ * more of a text than the tokens whose hidden states were kept. Behind these it reads its own, and
+ * forgets that again once the text has gone on.
  */
 #ifndef NIB_DRAFT_MODEL_H
 #define NIB_DRAFT_MODEL_H
@@ -18,6 +22,12 @@ typedef struct nib_draft_model nib_draft_model;
 nib_status nib__draft_model_open(nib_draft_model **out, nib_session *session, int64_t sequences,
                                  nib_err *err);
 void nib__draft_model_close(nib_draft_model *model);
+/* What a slot of the model's step must give besides: a draft head reads the hidden states of the
+ * last tokens of a prompt, with `left` tokens after this one, and of every later token. For both
+ * calls, model NULL is one that reads none. */
+uint32_t nib__draft_model_outputs(const nib_draft_model *model, int64_t left);
+/* After a step of the model: keeps the hidden states that its slots gave. */
+void nib__draft_model_see(nib_draft_model *model, const nib_slot *slots, size_t count);
 /* A new job begins on the sequence. */
 void nib__draft_model_begin(nib_draft_model *model, int64_t sequence);
 /* Rolls the sequence's cache back to the text, ids [count], and describes the draft that could

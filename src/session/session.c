@@ -11,6 +11,7 @@
 typedef struct opening {
     nib_session *session;
     int sequences;
+    const nib_runner *lender; /* of weights; NULL: none */
 } opening;
 
 /* Loads nothing until the device has accepted everything. */
@@ -18,7 +19,7 @@ static nib_status open_runner(void *ctx, const nib_plan *plan, nib_refusal *refu
 {
     const opening *o = ctx;
     return nib__runner_open(&o->session->runner, &plan->model->net, &plan->assignment, o->sequences,
-                            plan->context, refusal, err);
+                            plan->context, o->lender, refusal, err);
 }
 
 /* Logs how many mapped weights had to be packed again: the plan compares layout names, loading
@@ -43,10 +44,9 @@ static void log_repacked(const nib_session *s)
         c->log(c->ctx, line);
 }
 
-nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan *plan,
-                            int sequences, nib_err *err)
+static nib_status open_session(nib_session **out, nib_model *model, const nib_plan *plan,
+                               int sequences, const nib_runner *lender, nib_err *err)
 {
-    NIB_NEED(err, "out, model, plan", out, model, plan);
     NIB_TRY(nib__engine_check(model->engine, err));
     NIB_TRY(nib_plan_status(plan, err));
     NIB_TRY(nib__plan_check_model(plan, model, err));
@@ -69,15 +69,17 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
         return nib__fail_memory(err, sizeof *s, "the session");
     const nib_plan *ran = plan;
     nib_plan *replacement = NULL;
-    opening o = {s, sequences};
+    opening o = {s, sequences, lender};
     s->model = model;
     nib_status opened = nib__plan_keep(model, plan, err);
     if (opened == NIB_OK)
         opened = nib__plan_open(open_runner, &o, &ran, &replacement, err);
     s->plan = replacement != NULL ? replacement : nib__plan_hold(plan);
     nib_status status = nib__model_check_files(model, opened, err);
-    if (status == NIB_OK && s->plan->draft != NULL)
-        status = nib_session_open(&s->draft, s->plan->draft->model, s->plan->draft, sequences, err);
+    const nib_plan *draft = s->plan->draft;
+    if (status == NIB_OK && draft != NULL)
+        status = open_session(&s->draft, draft->model, draft, sequences,
+                              draft->model->net.draft_head ? &s->runner : NULL, err);
     if (status != NIB_OK) {
         nib_session_close(s);
         return status;
@@ -85,6 +87,18 @@ nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan 
     log_repacked(s);
     *out = s;
     return NIB_OK;
+}
+
+nib_status nib_session_open(nib_session **out, nib_model *model, const nib_plan *plan,
+                            int sequences, nib_err *err)
+{
+    NIB_NEED(err, "out, model, plan", out, model, plan);
+    if (model->net.draft_head)
+        return nib__fail(err, NIB_USAGE,
+                         "%s: a draft head runs only as the draft of its model "
+                         "(nib_request.draft)",
+                         model->net.path);
+    return open_session(out, model, plan, sequences, NULL, err);
 }
 
 const nib_plan *nib_session_plan(const nib_session *session)

@@ -45,6 +45,28 @@ copy short 's/"max_position_embeddings": 512/"max_position_embeddings": 96/' con
 copy wrong 's/words": 1000,/words": 1001,/; s/"ting": 1001,/"ting": 1000,/' tokenizer.json
 copy lines 's/"torch_dtype": "bfloat16"/"torch_dtype": "float32"/' config.json
 
+# a head that the model is stored with
+tool=$REPO/build/release/tools/random_checkpoint
+[ -x "$tool" ] || tool=$(dirname "$NIBBLE")/tools/random_checkpoint
+mkdir shape
+sed 's/"vocab_size": [0-9]*/"vocab_size": 2256/' "$REPO"/tests/golden/models/qwen3_5_draft/config.json >shape/config.json
+check 'a model with a draft head' "$tool" shape head 7 draft-head
+cp "$MODEL"/tokenizer*.json head
+for how in '--temp 0 -n 60' '--temp 0.8 --seed 3 -n 60 -t 2' '--temp 0 -n 40 --recipe 8da4w'; do
+    read -ra how <<<"$how"
+    TARGET=head
+    equal "${how[*]}: same text with --draft-head" "$(text -p 'Once upon a time' "${how[@]}" --ignore-eos --lookup 0)" \
+        "$(text -p 'Once upon a time' "${how[@]}" --ignore-eos --draft-head --lookup 0)"
+done
+nibble plan head --draft-head --recipe 8da4w | tr -s '\n ' ' ' >head.txt
+check 'the plan has the head' grep -q 'note: --draft-head: a step checks at most 15 tokens that it drafts, .* mtp.layers.0.mlp.down_proj 48x64 .* 8da4w-g32@cpu as asked' head.txt
+check 'the plan says what the head shares' grep -q 'note: 433.2 kB of these weights are the model.s own, and held once' head.txt
+nibble plan head --draft-head --recipe 8da4w --draft-recipe int8wo | tr -s '\n ' ' ' >head.txt
+check 'a recipe of its own' grep -q 'mtp.fc 48x96 .* int8wo@cpu as asked' head.txt
+refused 3 '*: --draft-head: models of the family qwen2 have no draft head; *' generate "$MODEL" -p x --draft-head
+refused 3 '*mtp.fc*' generate "$REPO"/tests/golden/models/qwen3_5 -p x --draft-head
+refused 2 '--draft and --draft-head name two draft models; leave one out' generate head -p x --draft-head --draft "$MODEL"
+
 # the same text; the deep model is slow enough that drafts pay
 echo '{"type": "array", "items": {"enum": ["wolf", "king"]}, "minItems": 9, "maxItems": 12}' >list.json
 for TARGET in "$MODEL" deep; do
@@ -110,7 +132,7 @@ for command in 'generate -p x' chat serve\ --port\ 0 plan; do
         "${command[0]}" "$MODEL" "${command[@]:1}" --draft wrong
 done
 refused 6 'missing: *' generate "$MODEL" -p x --draft missing
-refused 2 '--draft-recipe 8da4w has no effect without --draft MODEL; *' generate "$MODEL" -p x --draft-recipe 8da4w
+refused 2 '--draft-recipe 8da4w has no effect without --draft MODEL or --draft-head; *' generate "$MODEL" -p x --draft-recipe 8da4w
 refused 2 '--draft int4: * "x9"*' generate "$MODEL" -p x --draft int4 --draft-recipe x9
 refused 2 '--draft is not an option of `nibble eval`; *' eval "$MODEL" --draft int4
 refused 2 '--draft int4 has no effect in training, which generates no text; leave it out' plan "$REPO"/configs/llama3_debugmodel_mxfp8_vocab2256.json --draft int4

@@ -9,6 +9,9 @@ DIRECTORY/FAMILY/config.json, model.safetensors    a Hugging Face directory
 DIRECTORY/FAMILY/logits.safetensors                tokens.I  [count]      ids of sequence I
                                                    positions.I [kept]     where logits were kept
                                                    logits.I  [kept][vocab] f32
+FAMILY/draft.safetensors                           the same of a draft head: logits.I [count - 1][vocab], in which row p is of
+                                                   tokens p and p + 1, and guess.I [count][vocab]: after all tokens, the head
+                                                   reads the likeliest next one beside its own hidden state
 Weights are random, scaled so that logits and attention have spread: uniform attention would hide a wrong rotation. Half
 of the configs are written as transformers 4 wrote them, half as 5 does.
 """
@@ -21,6 +24,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+import draft_heads
 from delta_families import DELTA
 from latent_families import LATENT
 from mixture_families import MIXTURES
@@ -28,6 +32,7 @@ from model_families import FAMILIES as DENSE
 from ssm_families import SSM
 
 FAMILIES = {**DENSE, **MIXTURES, **LATENT, **DELTA, **SSM}
+FAMILIES.update(draft_heads.models(FAMILIES))
 
 SEED = 20261120
 COMMAND = "python3 tools/golden/make_model_golden.py"
@@ -125,6 +130,21 @@ def store_fp8(stored, pairs, value, block):
     return torch.stack([torch.cat(read[e * len(read) // parts:(e + 1) * len(read) // parts]) for e in range(parts)])
 
 
+def draft_golden(model, head, out, count):
+    """What a draft head gives for the golden sequences."""
+    drafts = {}
+    for i in range(count):
+        tokens = out[f"tokens.{i}"].to(torch.int64)
+        with torch.no_grad():
+            hidden = model.model(tokens[None]).last_hidden_state[0]
+            logits, own = head(tokens, hidden)
+            guess = logits[-1].argmax()
+            longer, _ = head(torch.cat([tokens, guess[None]]), torch.cat([hidden[:-1], own[-1:], own[-1:]]))
+        drafts[f"tokens.{i}"], drafts[f"logits.{i}"] = out[f"tokens.{i}"], logits.contiguous()
+        drafts[f"guess.{i}"] = longer[-1].contiguous()
+    return drafts
+
+
 def make(directory, family, what):
     generator = torch.Generator().manual_seed(SEED)
     os.makedirs(directory, exist_ok=True)
@@ -159,6 +179,13 @@ def make(directory, family, what):
             like = stored["model." + name.format(config.layer_types.index(config.layer_types[layer]))]
             stored["model." + name.format(layer)] = fill(name, like.shape, generator, 1).to(what["type"])
     assert (what.get("prefix", "") + "lm_head.weight" in stored) != what["config"].get("tie_word_embeddings", what.get("tied"))
+    head = None
+    if what.get("draft"):
+        def fill_head(name, shape):
+            return fill(name, shape, generator, what.get("norm", 1)).to(what["type"])
+        tensors, head = draft_heads.add(model, config, fill_head)
+        for name, value in tensors.items():
+            stored.update(published(what["config"]["model_type"], name, value))
     made = (f"torch {torch.__version__}, transformers {transformers.__version__}, safetensors "
             f"{safetensors.__version__}; seed {SEED}; {COMMAND}")
     save_file(stored, f"{directory}/model.safetensors", {"format": "pt", "made": made})
@@ -172,6 +199,8 @@ def make(directory, family, what):
         out[f"positions.{i}"] = torch.tensor(positions, dtype=torch.int32)
         out[f"logits.{i}"] = logits[positions].to(torch.float32).contiguous()
     save_file(out, f"{directory}/logits.safetensors", {"made": made})
+    if head is not None:
+        save_file(draft_golden(model, head, out, len(what["lengths"])), f"{directory}/draft.safetensors", {"made": made})
     size = sum(os.path.getsize(f"{directory}/{f}") for f in os.listdir(directory))
     spread = torch.cat([out[k] for k in out if k.startswith("logits")]).std().item()
     print(f"{family}: {size} bytes, logits with a standard deviation of {spread:.2f}")

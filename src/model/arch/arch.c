@@ -80,6 +80,9 @@ nib_status nib__arch_build(nib_graph *out, const nib_config *config, nib_arena *
 {
     nib_build b;
     nib__build_begin(&b, arena, a);
-    nib__family_of(config)->build(&b, config);
+    if (config->draft_head)
+        nib__build_draft_head(&b, config);
+    else
+        nib__family_of(config)->build(&b, config);
     return nib__build_end(out, &b, err);
 }

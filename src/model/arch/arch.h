@@ -98,6 +98,16 @@ typedef struct nib_block_names {
     const char *last_norm;
 } nib_block_names;
 
+/* The modules of a draft head. */
+typedef struct nib_draft_names {
+    const char *prefix; /* of its layer: "mtp.layers.", outside of which the others are; NULL: its
+                           layer follows the model's, and all are in it */
+    const char *join;   /* reads the token's embedding, then the hidden state */
+    const char *embed_norm, *hidden_norm, *last_norm;
+} nib_draft_names;
+/* Those of DeepSeek-V3, and of every head in a GGUF. */
+extern const nib_draft_names nib__draft_after;
+
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */
     const char *class_name; /* class in transformers */
@@ -123,6 +133,7 @@ typedef struct nib_family_row {
                                    either; ends with NULL. NULL: none */
     const nib_expert_names *experts; /* NULL: no mixture */
     const nib_block_names *names;    /* NULL: those of most families */
+    const nib_draft_names *draft;    /* NULL: no draft heads */
     const char *state_type; /* in layer_types, of layers with a short convolution in place of
                                attention; NULL: none */
     int64_t full_interval;  /* every so many layers one has attention, unless layer_types or
@@ -202,6 +213,12 @@ void nib__families_render(nib_form form, nib_text *out);
 
 nib_status nib__arch_build(nib_graph *out, const nib_config *config, nib_arena *arena,
                            const nib_allocator *a, nib_err *err);
+/* Turns a model's config into that of its draft head. NIB_UNSUPPORTED, NIB_BAD_INPUT: it has none.
+ */
+nib_status nib__draft_config(nib_config *config, const char *path, nib_err *err);
+
+/* Whether a stored tensor belongs to a draft head of the model, not to the model itself. */
+bool nib__draft_has(const nib_config *config, const char *tensor);
 
 /* ---- blocks.c: shared by families ---- */
 
@@ -245,12 +262,16 @@ int nib__block_routed_experts(nib_build *b, const nib_config *c, int64_t layer, 
 /* Emits down(activation(up(x))), with the family's names for both weights. */
 int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x, const char *up,
                          const char *down);
-/* Llama's order: a norm before attention and one before the MLP. */
+/* Emits a layer in Llama's order: a norm before attention and one before the MLP. */
+int nib__block_llama(nib_build *b, const nib_config *c, int64_t layer, int x);
 void nib__build_llama(nib_build *b, const nib_config *c);
+void nib__build_draft_head(nib_build *b, const nib_config *c);
 /* Cohere's order: attention and the MLP read the same norm, and both are added. */
 void nib__build_parallel(nib_build *b, const nib_config *c);
 /* Emits the last norm and the head; returns the logits. */
 int nib__block_head(nib_build *b, const nib_config *c, int x);
+/* Emits the head alone. */
+int nib__block_logits(nib_build *b, const nib_config *c, int x);
 
 /* Sets the factors of embeddings: the root of their width, rounded to the weights' type. */
 void nib__gemma_complete(nib_config *c);

@@ -264,7 +264,11 @@ int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
 
 int nib__block_head(nib_build *b, const nib_config *c, int x)
 {
-    x = nib__block_norm(b, c, -1, names_of(c)->last_norm, x);
+    return nib__block_logits(b, c, nib__block_norm(b, c, -1, names_of(c)->last_norm, x));
+}
+
+int nib__block_logits(nib_build *b, const nib_config *c, int x)
+{
     x = linear(b, x, NIB_ROLE_HEAD, -1, "lm_head", c->vocab, c->width, false);
     return nib__emit_scale(b, x, c->logits_scale, c->logits_cap);
 }

@@ -51,7 +51,8 @@ int nib__block_latent(nib_build *b, const nib_config *c, int64_t layer, int x)
     }
     q = nib__emit_rope(b, q, c->heads, 0, l->nope);
     q = linear_heads(b, c, q, NIB_ROLE_K, layer, "self_attn.k_b_proj.%d", l->rank, l->nope);
-    key = nib__emit_norm_part(b, key, latent_norm(b, layer, "self_attn.kv_a_layernorm", l->rank));
+    key =
+        nib__emit_norm_part(b, key, latent_norm(b, layer, "self_attn.kv_a_layernorm", l->rank), 0);
     key = nib__emit_rope(b, key, 1, 0, l->rank);
     nib__emit_store(b, key, NIB_NO_ID);
     int y = nib__emit_attention(b, q, attention);
@@ -176,8 +177,8 @@ const nib_family_row nib__family_deepseek_v2 = {
 #define LIKE_V3(name_, title_)                                                                     \
     {                                                                                              \
         .name = name_, .class_name = "DeepseekV3ForCausalLM", .title = title_,                     \
-        .gguf = "deepseek2", .keys = keys_of_v3, .experts = &of_v3, .fused = NIB_FUSED_HEADS,      \
-        .interleaved = true, .window = NIB_WINDOW_IGNORED,                                         \
+        .gguf = "deepseek2", .keys = keys_of_v3, .experts = &of_v3, .draft = &nib__draft_after,    \
+        .fused = NIB_FUSED_HEADS, .interleaved = true, .window = NIB_WINDOW_IGNORED,               \
         .absent = {.heads = 128,                                                                   \
                    .head_dim = 64,                                                                 \
                    .vocab = 129280,                                                                \

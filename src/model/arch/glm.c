@@ -105,6 +105,7 @@ const nib_family_row nib__family_glm4_moe = {
     .gguf_gating = 2,
     .keys = keys_of_mixture,
     .experts = &experts,
+    .draft = &nib__draft_after,
     .biases = NIB_BIASES_QKV,
     .partial = true,
     .window = NIB_WINDOW_IGNORED,

@@ -6,17 +6,20 @@
  */
 #include "arch.h"
 
+int nib__block_llama(nib_build *b, const nib_config *c, int64_t layer, int x)
+{
+    int y = nib__block_norm(b, c, layer, "input_layernorm", x);
+    y = nib__block_attention(b, c, layer, y, nib__block_qk_norm(c));
+    x = nib__block_add(b, c, x, y);
+    y = nib__block_norm(b, c, layer, "post_attention_layernorm", x);
+    return nib__block_add(b, c, x, nib__block_experts(b, c, layer, y));
+}
+
 void nib__build_llama(nib_build *b, const nib_config *c)
 {
-    const nib_qk_norm norm = nib__block_qk_norm(c);
     int x = nib__block_embed(b, c);
-    for (int64_t layer = 0; layer < c->layers; layer++) {
-        int y = nib__block_norm(b, c, layer, "input_layernorm", x);
-        y = nib__block_attention(b, c, layer, y, norm);
-        x = nib__block_add(b, c, x, y);
-        y = nib__block_norm(b, c, layer, "post_attention_layernorm", x);
-        x = nib__block_add(b, c, x, nib__block_experts(b, c, layer, y));
-    }
+    for (int64_t layer = 0; layer < c->layers; layer++)
+        x = nib__block_llama(b, c, layer, x);
     nib__block_head(b, c, x);
 }
 

@@ -99,6 +99,12 @@ static const nib_expert_names experts = {
     .balance = 0.001,
 };
 
+static const nib_draft_names draft = {.prefix = "mtp.layers.",
+                                      .join = "mtp.fc",
+                                      .embed_norm = "mtp.pre_fc_norm_embedding",
+                                      .hidden_norm = "mtp.pre_fc_norm_hidden",
+                                      .last_norm = "mtp.norm"};
+
 enum { HEADS_MOST = 1024 };
 
 /* Keys of all three. The widest q, k and v fit in the largest matrix. */
@@ -158,7 +164,7 @@ static const nib_family_key keys_of_mixture[] = {
     {.key = NULL},
 };
 
-/* Settings of how it was trained, and of heads that predict further tokens, which are not read. */
+/* Of draft heads, of which only the first is used, with the model's own embedding. */
 static const char *const ignored[] = {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
                                       NULL};
 
@@ -182,6 +188,7 @@ const nib_family_row nib__family_qwen3_next = {
     .norm = {.offset = 1},
     .keys = keys_of_next,
     .ignored = ignored,
+    .draft = &draft,
     .experts = &experts,
     .state_type = "linear_attention",
     .full_interval = 4,
@@ -214,6 +221,7 @@ const nib_family_row nib__family_qwen3_5 = {
     .norm = {.offset = 1},
     .keys = keys_of_dense,
     .ignored = ignored,
+    .draft = &draft,
     .state_type = "linear_attention",
     .full_interval = 4,
     .output_gate = true,
@@ -243,6 +251,7 @@ const nib_family_row nib__family_qwen3_5_moe = {
     .norm = {.offset = 1},
     .keys = keys_of_mixture,
     .ignored = ignored,
+    .draft = &draft,
     .experts = &experts,
     .state_type = "linear_attention",
     .full_interval = 4,
