@@ -5,6 +5,7 @@
  * input that nothing reads afterwards.
  */
 #include "step_list.h"
+#include "step_states.h"
 
 #include "cast.h"
 #include "operation.h"
@@ -78,6 +79,7 @@ typedef struct slot {
     int64_t columns;
     uint64_t bytes, at;
     bool taken;
+    bool waits; /* free, but workers of a chain may still read rows of others in it */
 } slot;
 
 typedef struct placement {
@@ -187,6 +189,12 @@ static bool is_last_use(const placement *p, const nib_train_node *n, int input, 
     return n->in[input] >= 0 && p->last[index_of(n->in[input], n->side)] == at;
 }
 
+/* A gate may have more columns than what it multiplies, or one. */
+static bool same_columns(const placement *p, int a, int b)
+{
+    return p->list->values[a].columns == p->list->values[b].columns;
+}
+
 /* The buffer of an input that may be overwritten, since this is its last use; NIB_NO_ID: none. */
 static int reusable_input(const placement *p, nib_train_node *n, size_t at, int out)
 {
@@ -197,7 +205,9 @@ static int reusable_input(const placement *p, nib_train_node *n, size_t at, int 
         const int other = n->in[0];
         n->in[0] = n->in[1], n->in[1] = other;
     }
-    return is_last_use(p, n, input, at) ? p->buffer_of[index_of(n->in[input], n->side)] : NIB_NO_ID;
+    if (!is_last_use(p, n, input, at) || !same_columns(p, n->in[input], n->out[out]))
+        return NIB_NO_ID;
+    return p->buffer_of[index_of(n->in[input], n->side)];
 }
 
 static nib_status assign_output(placement *p, nib_train_node *n, size_t at, int out, nib_err *err)
@@ -228,14 +238,27 @@ static void use_buffer(placement *p, int *value, int side, size_t at, const nib_
     p->buffers[buffer].last[1] = at;
     if (at < p->list->forward_end)
         p->buffers[buffer].last[0] = at;
-    if (!still_used && p->slot_of[buffer] != NIB_NO_ID)
-        p->slots[p->slot_of[buffer]].taken = false;
+    if (!still_used && p->slot_of[buffer] != NIB_NO_ID) {
+        slot *s = &p->slots[p->slot_of[buffer]];
+        s->waits = nib__ops[n->op].gathers;
+        s->taken = s->waits;
+    }
     *value = buffer;
+}
+
+/* Frees the slots that waited for the end of a chain. */
+static void end_waits(placement *p)
+{
+    for (size_t i = 0; i < p->slot_count; i++)
+        if (p->slots[i].waits)
+            p->slots[i].taken = p->slots[i].waits = false;
 }
 
 static nib_status assign_node(placement *p, size_t at, nib_err *err)
 {
     nib_train_node *n = &p->list->nodes[at];
+    if (!nib__ops[n->op].by_tokens)
+        end_waits(p);
     for (int i = 0; i < NIB_TRAINING_OUTPUTS; i++)
         if (n->out[i] >= 0)
             NIB_TRY(assign_output(p, n, at, i, err));
@@ -319,6 +342,7 @@ static void size_site(nib_step *s, size_t site)
 
 void nib__step_size_regions(nib_step *s)
 {
+    s->sides[NIB_SIDE_CPU].region_bytes[NIB_REGION_STATE] = nib__step_state_bytes(s);
     for (size_t i = 1; i < s->net->site_count; i++)
         size_site(s, i);
 }
