@@ -137,11 +137,6 @@ void nib__learn_note(const nib_gptq_run *g)
 
 nib_status nib__learn_check(const nib_gptq_run *g, nib_err *err)
 {
-    if (g->model->net.config.conv_layers != NULL)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "the method %s trains, and a model with short convolutions cannot be "
-                         "trained yet; use the method qronos",
-                         g->job->name);
     for (int64_t l = 0; l <= g->model->net.config.layers; l++)
         if (!nib__slice_has(&g->model->net, l))
             return nib__slice_fail(l, err);

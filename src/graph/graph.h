@@ -41,6 +41,7 @@ typedef struct nib_graph_weight {
     int64_t taps;      /* above 0: of a short convolution, [n / taps][1][taps], the newest input's
                           last */
     bool flat;         /* a norm of several heads: stored as [n] */
+    bool exponential;  /* a vector whose operation reads e^x: A_log of SSM_GATES */
     bool shares_input; /* a linear layer with the same input as the one before it */
 } nib_graph_weight;
 

@@ -2,8 +2,8 @@
  *
  * Lists a micro-batch. Operations that compute each token by itself are adjacent, so that an
  * executor can run a few tokens through many of them. Operations that sum over tokens (gradients of
- * weights, and packing inputs for them) are postponed to the end of their segment. A segment is a
- * decoder layer up to attention, which reads all tokens, or from attention on.
+ * weights, and packing inputs for them) are postponed to the end of their segment. A segment of a
+ * decoder layer ends with attention, or another operation that reads other tokens, or with it.
  */
 #include "training.h"
 
@@ -227,6 +227,93 @@ static void attention_gradient(lister *l, range nodes)
     postpone(l, &sinks);
 }
 
+/* The gradient of a vector that is added to every token. */
+static void postpone_vector(lister *l, size_t i, int dy, int weight)
+{
+    nib_training_node node = node_of(l, NIB_OP_BIAS_DW, i);
+    node.weight = weight, node.heads = 0;
+    node.in[0] = dy;
+    postpone(l, &node);
+}
+
+static void conv_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *conv = node_at(l, nodes.first);
+    nib_training_node dx = node_of(l, NIB_OP_SHORT_CONV_DX, nodes.first),
+                      dw = node_of(l, NIB_OP_SHORT_CONV_DW, nodes.first);
+    dx.in[0] = l->sum[conv->out];
+    dx.in[1] = dw.in[1] = l->now[conv->in[0]];
+    dx.out[0] = add_like(l, conv->in[0]);
+    dx.out[1] = dw.in[0] = add_like(l, conv->out);
+    add(l, &dx);
+    contribute(l, conv->in[0], dx.out[0]);
+    postpone(l, &dw);
+    if (conv->biased)
+        postpone_vector(l, nodes.first, dx.out[1], conv->weight + 1);
+}
+
+/* GATHER_DX adds the gradient to the sum so far. */
+static void gather_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *gather = node_at(l, nodes.first);
+    nib_training_node node = node_of(l, NIB_OP_GATHER_DX, nodes.first);
+    int *sum = &l->sum[gather->in[0]];
+    node.in[0] = l->sum[gather->out], node.in[1] = *sum;
+    node.out[0] = *sum = add_like(l, gather->in[0]);
+    add(l, &node);
+}
+
+/* A_log is followed by dt_bias, whose gradient is that of a. */
+static void delta_gates_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *gates = node_at(l, nodes.first);
+    nib_training_node node = node_of(l, NIB_OP_DELTA_GATES_DX, nodes.first);
+    node.in[0] = l->sum[gates->out];
+    for (int i = 0; i < 2; i++) {
+        node.in[1 + i] = l->now[gates->in[i]];
+        node.out[i] = add_like(l, gates->in[i]);
+    }
+    node.out[2] = add_like(l, gates->in[0]);
+    add(l, &node);
+    for (int i = 0; i < 2; i++)
+        contribute(l, gates->in[i], node.out[i]);
+    postpone_vector(l, nodes.first, node.out[2], gates->weight);
+    postpone_vector(l, nodes.first, node.out[1], gates->weight + 1);
+}
+
+static void ssm_gates_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *gates = node_at(l, nodes.first);
+    const int64_t heads = l->graph->values[gates->out].columns / 2;
+    nib_training_node node = node_of(l, NIB_OP_SSM_GATES_DX, nodes.first);
+    node.in[0] = l->sum[gates->out], node.in[1] = l->now[gates->in[0]];
+    node.out[0] = add_like(l, gates->in[0]);
+    node.out[1] = add_rows(l, heads), node.out[2] = add_rows(l, heads);
+    add(l, &node);
+    contribute(l, gates->in[0], node.out[0]);
+    postpone_vector(l, nodes.first, node.out[2], gates->weight);
+    postpone_vector(l, nodes.first, node.out[1], gates->weight + 1);
+}
+
+static void recurrence_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *from = node_at(l, nodes.first);
+    const bool ssm = from->op == NIB_OP_SSM;
+    nib_training_node node = node_of(l, ssm ? NIB_OP_SSM_DX : NIB_OP_GATED_DELTA_DX, nodes.first);
+    node.in[0] = l->sum[from->out];
+    for (int i = 0; i < 2; i++) {
+        node.in[1 + i] = l->now[from->in[i]];
+        node.out[i] = add_like(l, from->in[i]);
+    }
+    if (ssm)
+        node.out[2] = add_rows(l, from->matrix.heads);
+    add(l, &node);
+    for (int i = 0; i < 2; i++)
+        contribute(l, from->in[i], node.out[i]);
+    if (ssm)
+        postpone_vector(l, nodes.first, node.out[2], from->weight);
+}
+
 static void swiglu_gradient(lister *l, range nodes)
 {
     const nib_graph_node *swiglu = node_at(l, nodes.first);
@@ -345,6 +432,12 @@ static const rule *rule_of(nib_op op)
         {NIB_OP_ROPE, 0, false, false, rope_gradient},
         {NIB_OP_STORE_KV, 0, false, false, store_gradient},
         {NIB_OP_ATTN, FIRST | OWN, false, true, attention_gradient},
+        {NIB_OP_SHORT_CONV, FIRST, false, true, conv_gradient},
+        {NIB_OP_DELTA_GATES, FIRST | SECOND, false, false, delta_gates_gradient},
+        {NIB_OP_GATED_DELTA, FIRST | SECOND, false, true, recurrence_gradient},
+        {NIB_OP_SSM_GATES, FIRST, false, false, ssm_gates_gradient},
+        {NIB_OP_SSM, FIRST | SECOND, false, true, recurrence_gradient},
+        {NIB_OP_GATHER, 0, true, false, gather_gradient},
         {NIB_OP_SWIGLU, FIRST | SECOND, true, false, swiglu_gradient},
         {NIB_OP_ADD, 0, false, false, add_gradient},
         {NIB_OP_ROUTE, FIRST | OWN, false, false, route_gradient},

@@ -49,6 +49,14 @@ typedef struct nib_training_value {
  *               dk is the sum of both gradients, without dv
  *   EMBED_DW    dy                         the gradient of the table
  *   SINKS_DW    dy, out, log-sum           the gradient of the sinks of ATTN
+ *   SHORT_CONV_DX    dy, x              -> dx, the gradients of its sums
+ *   SHORT_CONV_DW    gradients of sums, x  the gradient of the taps
+ *   GATHER_DX   dy, sum so far          -> dx + sum
+ *   DELTA_GATES_DX   dy, b, a           -> db, da, the gradients of A_log [m][heads]
+ *   SSM_GATES_DX     dy, x              -> dx, those of dt_bias and A_log [m][heads]
+ *   GATED_DELTA_DX   dy, x, gates       -> dx, dgates
+ *   SSM_DX           dy, x, gates       -> dx, dgates, those of D [m][heads]
+ *   BIAS_DW     dy                         the gradient of a vector that is added to each token
  *   DISPATCH    x, routing              -> rows, order
  *   LINEAR_HEADS, its CAST_T, LINEAR_DX and LINEAR_DW: as for a linear layer, but of each head;
  *               channels that pass a head unchanged pass their gradient unchanged

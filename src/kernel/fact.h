@@ -57,15 +57,22 @@ typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG
     X(SCALE_DX, "scale_dx")       /* of its input */                                               \
     X(ATTN_DX, "attn_dx")         /* of queries, keys and values */                                \
     X(SINKS_DW, "sinks_dw")       /* of the sinks of attention */                                  \
-    X(ROUTE_DX, "route_dx")       /* of the router's logits */                                     \
-    X(ROUTE_DW, "route_dw")       /* of the factors of the experts' weights */                     \
-    X(COMBINE_DW, "combine_dw")   /* of the weights of a token's experts */                        \
-    X(ROUTE_SUMS, "route_sums")   /* sums of the experts' probabilities over tokens */             \
-    X(BALANCE, "balance")         /* the load-balancing loss of a micro-batch */                   \
-    X(EMBED_DW, "embed_dw")       /* of the table */                                               \
-    X(BIAS_DW, "bias_dw")         /* of a bias */                                                  \
-    X(XENT, "xent")               /* cross-entropy and its gradient */                             \
-    X(SQUARES, "squares")         /* a float64 sum of squares */                                   \
+    X(GATHER_DX, "gather_dx")     /* of its columns */                                             \
+    X(DELTA_GATES_DX, "delta_gates_dx") /* of the inputs and vectors of the gates */               \
+    X(GATED_DELTA_DX, "gated_delta_dx") /* of queries, keys, values and gates */                   \
+    X(SSM_GATES_DX, "ssm_gates_dx")     /* of the inputs and vectors of the gates */               \
+    X(SSM_DX, "ssm_dx")                 /* of x, B, C, gates and D */                              \
+    X(SHORT_CONV_DX, "short_conv_dx")   /* of the columns of a short convolution */                \
+    X(SHORT_CONV_DW, "short_conv_dw")   /* of its taps */                                          \
+    X(ROUTE_DX, "route_dx")             /* of the router's logits */                               \
+    X(ROUTE_DW, "route_dw")             /* of the factors of the experts' weights */               \
+    X(COMBINE_DW, "combine_dw")         /* of the weights of a token's experts */                  \
+    X(ROUTE_SUMS, "route_sums")         /* sums of the experts' probabilities over tokens */       \
+    X(BALANCE, "balance")               /* the load-balancing loss of a micro-batch */             \
+    X(EMBED_DW, "embed_dw")             /* of the table */                                         \
+    X(BIAS_DW, "bias_dw")               /* of a bias */                                            \
+    X(XENT, "xent")                     /* cross-entropy and its gradient */                       \
+    X(SQUARES, "squares")               /* a float64 sum of squares */                             \
     X(ADAMW, "adamw")                                                                              \
     X(FAKE, "fake")       /* quantizes an input and dequantizes it */                              \
     X(FAKE_DX, "fake_dx") /* its gradient past the rounding */                                     \

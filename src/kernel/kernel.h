@@ -84,6 +84,13 @@ typedef union nib_run {
     /* items: document * kv_heads + kv_head */
     void (*attn_dx)(const nib_attn_dx *a, int64_t item0, int64_t item1, void *scratch);
     void (*sinks_dw)(const nib_sinks_dw *a, int64_t head0, int64_t head1);
+    void (*short_conv_dx)(const nib_short_conv_dx *a, int64_t channel0, int64_t channel1);
+    void (*short_conv_dw)(const nib_short_conv_dw *a, int64_t channel0, int64_t channel1);
+    void (*gather_dx)(const nib_gather_dx *a, int64_t m0, int64_t m1);
+    void (*delta_gates_dx)(const nib_delta_gates_dx *a, int64_t m0, int64_t m1);
+    void (*ssm_gates_dx)(const nib_ssm_gates_dx *a, int64_t m0, int64_t m1);
+    /* items: document * key_heads + key head */
+    void (*recurrence_dx)(const nib_recurrence_dx *a, int64_t item0, int64_t item1, void *scratch);
     void (*route_dx)(const nib_route_dx *a, int64_t m0, int64_t m1);
     void (*route_dw)(const nib_route_dw *a, int64_t expert0, int64_t expert1);
     void (*combine_dw)(const nib_combine_dw *a, int64_t m0, int64_t m1);
@@ -190,6 +197,7 @@ extern const nib_family nib__family_ssm;            /* Mamba-2: ssm_rows.c */
 extern const nib_family nib__family_attn;           /* attention: attn_rows.c */
 extern const nib_family nib__family_sample;         /* sampling: sample_rows.c */
 extern const nib_family nib__family_attn_dx;        /* its gradients: attn_dx_rows.c */
+extern const nib_family nib__family_recurrence_dx;  /* those of recurrences: recurrence_dx_rows.c */
 extern const nib_family nib__family_train;          /* gradients, loss, optimizer: train_rows.c */
 extern const nib_family nib__family_ocl_token;      /* OpenCL: gpu/ocl_token.c */
 extern const nib_family nib__family_ocl_experts;    /* gpu/ocl_experts.c */

@@ -208,6 +208,48 @@ static void run_sinks_dw(const nib_kernel *row, const void *args, int64_t begin,
     row->run.sinks_dw(args, begin, end);
 }
 
+static void run_gather_dx(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                          void *scratch)
+{
+    (void)scratch;
+    row->run.gather_dx(args, begin, end);
+}
+
+static void run_delta_gates_dx(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                               void *scratch)
+{
+    (void)scratch;
+    row->run.delta_gates_dx(args, begin, end);
+}
+
+static void run_ssm_gates_dx(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                             void *scratch)
+{
+    (void)scratch;
+    row->run.ssm_gates_dx(args, begin, end);
+}
+
+/* Parts are items of one document and one head of keys. */
+static void run_recurrence_dx(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                              void *scratch)
+{
+    row->run.recurrence_dx(args, begin, end, scratch);
+}
+
+static void run_short_conv_dx(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                              void *scratch)
+{
+    (void)scratch;
+    row->run.short_conv_dx(args, begin, end);
+}
+
+static void run_short_conv_dw(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
+                              void *scratch)
+{
+    (void)scratch;
+    row->run.short_conv_dw(args, begin, end);
+}
+
 static void run_route_dx(const nib_kernel *row, const void *args, int64_t begin, int64_t end,
                          void *scratch)
 {
@@ -313,6 +355,14 @@ const nib_op_row nib__ops[NIB_OP_COUNT] = {
                          .inplace = {NIB_INPLACE_FIRST}},
     [NIB_OP_ATTN_DX] = {run_attn_dx, .values = 0},
     [NIB_OP_SINKS_DW] = {run_sinks_dw, .values = 2},
+    [NIB_OP_GATHER_DX] = {run_gather_dx, .values = 3, .by_tokens = true,
+                          .inplace = {NIB_INPLACE_SECOND}},
+    [NIB_OP_DELTA_GATES_DX] = {run_delta_gates_dx, .values = 4, .by_tokens = true},
+    [NIB_OP_GATED_DELTA_DX] = {run_recurrence_dx, .values = 3},
+    [NIB_OP_SSM_GATES_DX] = {run_ssm_gates_dx, .values = 4, .by_tokens = true},
+    [NIB_OP_SSM_DX] = {run_recurrence_dx, .values = 3},
+    [NIB_OP_SHORT_CONV_DX] = {run_short_conv_dx, .values = 3},
+    [NIB_OP_SHORT_CONV_DW] = {run_short_conv_dw, .values = 2},
     [NIB_OP_ROUTE_DX] = {run_route_dx, .values = 3, .by_tokens = true},
     [NIB_OP_ROUTE_DW] = {run_route_dw, .values = 2},
     [NIB_OP_COMBINE_DW] = {run_combine_dw, .values = 2},

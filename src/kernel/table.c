@@ -23,6 +23,7 @@ static const nib_family *const families[] = {
     &nib__family_attn,
     &nib__family_sample,
     &nib__family_attn_dx,
+    &nib__family_recurrence_dx,
     &nib__family_train,
     &nib__family_ocl_token,
     &nib__family_ocl_experts,

@@ -88,16 +88,21 @@ typedef struct nib_norm_dw {
  * h = gate * d(2u)/dgate, where d(2u)/dgate = 2 sqrt(2 / pi) (1 + 3 * 0.044715 gate^2) is one
  * multiply-add of gate^2.
  *
+ * NIB_SIGMOID: dup = dy * s, and the last factor is s * (1 / (1 + e^gate)).
+ *
+ * One gate for all columns: dy * up is a sum over the columns in lanes, one fused multiply-add each.
+ *
  * NIB_SWIGLU_CLAMPED, with the forward g, u and s = 1 / (1 + e^(-alpha g)): dup = dy * (g / (1 +
  * e^(-alpha g))),
  * and 0 if up is outside of -limit..limit; dgate = (dy * (u + 1)) * (s * (1 + alpha g * (1 - s))),
  * the last sum fused, and 0 if gate is above the limit. */
 typedef struct nib_swiglu_dx {
-    const float *gate, *up, *dy; /* [m][ld], dy [m][ldy] */
-    float *dgate, *dup;          /* [m][ld] */
-    int64_t m, width, ld, ldy;
+    const float *gate, *up, *dy; /* [m][ld], [m][ldu], [m][ldy] */
+    float *dgate, *dup;          /* [m][ld], [m][ldu] */
+    int64_t m, width, ld, ldu, ldy;
     nib_activation activation;
     float alpha, limit; /* SWIGLU_CLAMPED */
+    bool one_gate;      /* as in nib_swiglu; only column 0 of dgate is written */
 } nib_swiglu_dx;
 
 /* Gradient of a nib_scale: dx = scale * dy; with a cap, times 1 - t * t, fused, with the forward t
@@ -137,6 +142,94 @@ typedef struct nib_sinks_dw {
     float *dw;               /* [heads] */
     int64_t m, heads, dim, ldo, ldd;
 } nib_sinks_dw;
+
+/* Gradient of a nib_gather: dx = sum, with dy[i][j] added to column order[j]. */
+typedef struct nib_gather_dx {
+    const float *dy;      /* [m][ldy] */
+    const int32_t *order; /* [width] */
+    const float *sum;     /* [m][lddx], may be dx; NULL: zeros */
+    float *dx;            /* [m][lddx], all columns */
+    int64_t m, width, ldy, lddx;
+} nib_gather_dx;
+
+/* Gradients of nib_delta_gates, in f64 with the forward formulas and rounded once: db = dbeta * beta
+ * * (1 - beta); with z = a + dt_bias, r the rate e^a_log and e = ddecay * decay, da = -e * r / (1 +
+ * e^-z), which is also that of dt_bias, and dlog = -e * r * log(1 + e^z), or e * log(1 + e^z) of a
+ * given rate. */
+typedef struct nib_delta_gates_dx {
+    const float *dgates;          /* [m][ldg] as nib_delta_gates.out */
+    const float *b, *a;           /* [m][ldb], [m][lda] */
+    const float *a_log, *dt_bias; /* [heads] */
+    bool rates;
+    float *db, *da, *dlog; /* [m][ldb], [m][lda], [m][heads]: of each token */
+    int64_t m, heads, ldg, ldb, lda;
+} nib_delta_gates_dx;
+
+/* Gradients of nib_ssm_gates, likewise: dz = (dstep - e * rate) / (1 + e^-z), or 0 where the step is
+ * limited; dlog = -e * rate * step. */
+typedef struct nib_ssm_gates_dx {
+    const float *dgates;         /* [m][ldg] as nib_ssm_gates.out */
+    const float *x;              /* [m][ldx], of the heads */
+    const float *rate, *dt_bias; /* [heads] */
+    float *dz, *dlog;            /* [m][ldz], [m][heads]: of each token */
+    double least, most;
+    int64_t m, heads, ldg, ldx, ldz;
+} nib_ssm_gates_dx;
+
+/* Gradients of a recurrence over matrices (nib_recurrence) over documents, whose matrices begin at
+ * zero. The states are computed again, with the bits of the forward pass. With S the state after a
+ * token, P the one before it and dS carried from the last token to the first:
+ *
+ *   GATED_DELTA, per token: dS += q^ dout^T;  dq^ = S dout;  du = dS^T k^;  dv = beta du;
+ *       dbeta = du . (v - r);  dr = -dv;  dD = dS + k^ dr^T;  dk^ = dS u + (decay P) dr;
+ *       ddecay = sum of dD P;  dS = decay dD
+ *   SSM: dS += C dout^T;  dC = S dout;  du = dS^T B;  dx = dt du + skip dout;  ddt = du . x;
+ *       dskip = dout . x;  dB = dS (dt x);  ddecay = sum of dS P;  dS = decay dS
+ *
+ * Columns are taken in blocks of NIB_MATRIX_COLUMNS, those of a head ascending, heads that share a
+ * key ascending. Per column, sums over the key's channels are fused multiply-adds, ascending, from 0
+ * (du, and ddecay in lanes). Sums over columns (dq^, dk^, dbeta, ddt, ddecay, dskip) run in the 16
+ * lanes of a block, first to second vector, one tree, then blocks are added. Then, with n = 1 /
+ * sqrt(|k|^2 + 1e-6): dk = n * (dk^ - k * n^2 (k . dk^)), the difference fused, the dot product in
+ * lanes; dq likewise, n times key_dim^-1/2. */
+typedef struct nib_recurrence_dx {
+    const float *x, *gates, *skip; /* [m][ldx], [m][ldg], [heads] as in nib_recurrence */
+    const float *dy;               /* [m][ldy] */
+    float *dx, *dgates;            /* [m][lddx], [m][lddg], in the order of x and gates */
+    float *dskip;                  /* SSM: [m][heads] of each token */
+    int64_t ldx, ldg, ldy, lddx, lddg;
+    int64_t documents, longest; /* tokens of the longest one, at most */
+    const int32_t *start;       /* [documents + 1] first row of each */
+    nib_matrix_size size;
+} nib_recurrence_dx;
+
+/* Gradients of a short convolution (nib_short_conv) over documents, each of which starts at position
+ * 0. The sum c over taps is computed again, with the bits of the forward pass. With silu, s the
+ * sigmoid of c and the last sum fused: dsum = dy * (s * (1 + c * (1 - s))); with the gate after it,
+ * dafter = dy * c and dsum = dy * after. du of a token is the sum from 0 over the tokens of its
+ * document whose taps read it, ascending, of weight * dsum, fused. With the gate before it, dbefore
+ * = du * x and dx = du * before; else dx = du. */
+typedef struct nib_short_conv_dx {
+    const float *x, *before, *after; /* [m][ldx] as in nib_short_conv; gates may be NULL */
+    const float *weight;             /* [taps][channels] */
+    const float *bias;               /* [channels] or NULL */
+    const float *dy;                 /* [m][ldy] */
+    float *dx, *dbefore, *dafter;    /* [m][lddx]; NULL without such a gate */
+    float *dsum;                     /* [m][ldd] the gradients of c */
+    int64_t m, channels, taps, ldx, ldy, lddx, ldd;
+    const int32_t *position; /* [m] */
+    bool silu;
+} nib_short_conv_dx;
+
+/* dw[channel][tap] = the sum over tokens of dsum * u of the token that the tap reads, u as in
+ * nib_short_conv, in blocks of NIB_TRAIN_ROWS tokens, fused. Taps before position 0 add nothing. */
+typedef struct nib_short_conv_dw {
+    const float *x, *before; /* [m][ldx] as in nib_short_conv_dx */
+    const float *dsum;       /* [m][ldd] */
+    float *dw;               /* [channels][taps] as stored, the newest token's last */
+    int64_t m, channels, taps, ldx, ldd;
+    const int32_t *position; /* [m] */
+} nib_short_conv_dw;
 
 /* Gradient of a router's logits, from those of the weights w_j = c q_j of the chosen experts, where
  * c is the rule's scale. If the weights have factors, dw_j is the given gradient times the factor:

@@ -190,6 +190,20 @@ static void put_layer_types(nib_jsonw *w, const nib_config *c)
     nib__jsonw_array_end(w);
 }
 
+/* Layers of a mixture that have no experts, besides those of its interval; or those that have. */
+static void put_plain_layers(nib_jsonw *w, const nib_config *c)
+{
+    const bool mixed = c->moe.dense != NULL && nib__family_of(c)->lists_experts;
+    if (c->moe.dense == NULL)
+        return;
+    nib__jsonw_key(w, mixed ? "moe_layers" : "mlp_only_layers");
+    nib__jsonw_array(w);
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->moe.dense[i] != mixed)
+            nib__jsonw_int(w, i);
+    nib__jsonw_array_end(w);
+}
+
 /* The range of Mamba-2's dt, if it has one. JSON has no infinity. */
 static void put_steps(nib_jsonw *w, const nib_config *c)
 {
@@ -293,6 +307,7 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
     put_windows(&w, &c);
     if (c.conv_layers != NULL || family->mamba)
         put_layer_types(&w, &c);
+    put_plain_layers(&w, &c);
     put_steps(&w, &c);
     put_rope_layers(&w, &c);
     nib__jsonw_pair_bool(&w, "tie_word_embeddings", c.tied);

@@ -510,7 +510,7 @@ static nib_status add_gates(lowering *l, const nib_graph_node *from)
     NIB_TRY(read_vector(&rates, l, a_log));
     NIB_TRY(read_vector(&biases, l, a_log + 1));
     for (int64_t i = 0; i < a_log->n; i++)
-        values[i] = from->op == NIB_OP_SSM_GATES ? (float)nib__exp((double)rates[i]) : rates[i];
+        values[i] = a_log->exponential ? (float)nib__exp((double)rates[i]) : rates[i];
     memcpy(values + a_log->n, biases, (size_t)a_log->n * sizeof *values);
     node.weight = values, node.width = a_log->n;
     return add_op(l, node);

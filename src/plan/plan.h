@@ -77,7 +77,7 @@ typedef struct nib_op_plan {
     const nib_machine *machine;
 } nib_op_plan;
 
-enum { NIB_OPS_MAX = 32 };
+enum { NIB_OPS_MAX = 48 };
 
 /* Drawing a token from the logits: on their device, or on the CPU after a copy. */
 typedef struct nib_draw_plan {

@@ -17,12 +17,25 @@ static const nib_op of_inference[] = {
     NIB_OP_SSM_GATES, NIB_OP_SSM};
 
 /* Operations of a training step, which run on the CPU. */
-static const nib_op of_training[] = {
-    NIB_OP_NORM,      NIB_OP_ROPE,     NIB_OP_ATTN,     NIB_OP_STORE_KV, NIB_OP_SWIGLU,
-    NIB_OP_ADD,       NIB_OP_XENT,     NIB_OP_NORM_DX,  NIB_OP_NORM_DW,  NIB_OP_ATTN_DX,
-    NIB_OP_SWIGLU_DX, NIB_OP_EMBED_DW, NIB_OP_BIAS_DW,  NIB_OP_SQUARES,  NIB_OP_ADAMW,
-    NIB_OP_SCALE,     NIB_OP_SCALE_DX, NIB_OP_SINKS_DW, NIB_OP_ROUTE,    NIB_OP_SORT,
-    NIB_OP_DISPATCH,  NIB_OP_COMBINE,  NIB_OP_ROUTE_DX, NIB_OP_ROUTE_DW, NIB_OP_COMBINE_DW};
+static const nib_op of_training[] = {NIB_OP_NORM,          NIB_OP_ROPE,
+                                     NIB_OP_ATTN,          NIB_OP_STORE_KV,
+                                     NIB_OP_SWIGLU,        NIB_OP_ADD,
+                                     NIB_OP_XENT,          NIB_OP_NORM_DX,
+                                     NIB_OP_NORM_DW,       NIB_OP_ATTN_DX,
+                                     NIB_OP_SWIGLU_DX,     NIB_OP_EMBED_DW,
+                                     NIB_OP_BIAS_DW,       NIB_OP_SQUARES,
+                                     NIB_OP_ADAMW,         NIB_OP_SCALE,
+                                     NIB_OP_SCALE_DX,      NIB_OP_SINKS_DW,
+                                     NIB_OP_ROUTE,         NIB_OP_SORT,
+                                     NIB_OP_DISPATCH,      NIB_OP_COMBINE,
+                                     NIB_OP_ROUTE_DX,      NIB_OP_ROUTE_DW,
+                                     NIB_OP_COMBINE_DW,    NIB_OP_SHORT_CONV,
+                                     NIB_OP_SHORT_CONV_DX, NIB_OP_SHORT_CONV_DW,
+                                     NIB_OP_GATHER,        NIB_OP_GATHER_DX,
+                                     NIB_OP_DELTA_GATES,   NIB_OP_DELTA_GATES_DX,
+                                     NIB_OP_GATED_DELTA,   NIB_OP_GATED_DELTA_DX,
+                                     NIB_OP_SSM_GATES,     NIB_OP_SSM_GATES_DX,
+                                     NIB_OP_SSM,           NIB_OP_SSM_DX};
 
 _Static_assert(COUNT(of_inference) + 1 <= NIB_OPS_MAX && COUNT(of_training) + 1 <= NIB_OPS_MAX,
                "raise NIB_OPS_MAX");
@@ -35,23 +48,40 @@ const char *nib__plan_operation_name(size_t i)
 /* Whether the model has this operation. Every model has most of them. */
 static bool is_used(const nib_assignment *plan, nib_op op)
 {
+    static const nib_op of_some[][2] = {
+        /* an operation, and that of the graph that needs it */
+        {NIB_OP_SCALE, NIB_OP_SCALE},
+        {NIB_OP_SCALE_DX, NIB_OP_SCALE},
+        {NIB_OP_ROUTE, NIB_OP_ROUTE},
+        {NIB_OP_ROUTE_DX, NIB_OP_ROUTE},
+        {NIB_OP_ROUTE_DW, NIB_OP_ROUTE},
+        {NIB_OP_SORT, NIB_OP_ROUTE},
+        {NIB_OP_DISPATCH, NIB_OP_DISPATCH},
+        {NIB_OP_COMBINE, NIB_OP_COMBINE},
+        {NIB_OP_COMBINE_DW, NIB_OP_COMBINE},
+        {NIB_OP_SINKS_DW, NIB_OP_ATTN},
+        {NIB_OP_SHORT_CONV, NIB_OP_SHORT_CONV},
+        {NIB_OP_SHORT_CONV_DX, NIB_OP_SHORT_CONV},
+        {NIB_OP_SHORT_CONV_DW, NIB_OP_SHORT_CONV},
+        {NIB_OP_GATHER_DX, NIB_OP_GATHER},
+        {NIB_OP_DELTA_GATES_DX, NIB_OP_DELTA_GATES},
+        {NIB_OP_GATED_DELTA_DX, NIB_OP_GATED_DELTA},
+        {NIB_OP_SSM_GATES_DX, NIB_OP_SSM_GATES},
+        {NIB_OP_SSM_DX, NIB_OP_SSM},
+        {NIB_OP_DELTA_GATES, NIB_OP_DELTA_GATES},
+        {NIB_OP_GATED_DELTA, NIB_OP_GATED_DELTA},
+        {NIB_OP_SSM_GATES, NIB_OP_SSM_GATES},
+        {NIB_OP_SSM, NIB_OP_SSM},
+    };
     const nib_graph *g = plan->graph;
-    const nib_op forward = op == NIB_OP_SCALE_DX     ? NIB_OP_SCALE
-                           : op == NIB_OP_ROUTE_DX   ? NIB_OP_ROUTE
-                           : op == NIB_OP_ROUTE_DW   ? NIB_OP_ROUTE
-                           : op == NIB_OP_SORT       ? NIB_OP_ROUTE
-                           : op == NIB_OP_COMBINE_DW ? NIB_OP_COMBINE
-                                                     : op;
-    bool used = forward != NIB_OP_SCALE && forward != NIB_OP_ROUTE && forward != NIB_OP_DISPATCH &&
-                forward != NIB_OP_COMBINE && forward != NIB_OP_SINKS_DW &&
-                forward != NIB_OP_SHORT_CONV && forward != NIB_OP_DELTA_GATES &&
-                forward != NIB_OP_GATED_DELTA && forward != NIB_OP_SSM_GATES &&
-                forward != NIB_OP_SSM;
-    for (size_t i = 0; g != NULL && !used && i < g->node_count; i++)
-        used = g->nodes[i].op == forward ||
-               (forward == NIB_OP_SINKS_DW && g->nodes[i].op == NIB_OP_ATTN &&
-                g->nodes[i].weight != NIB_NO_ID);
-    return used;
+    size_t at = 0;
+    bool used = false;
+    while (at < COUNT(of_some) && of_some[at][0] != op)
+        at++;
+    for (size_t i = 0; at < COUNT(of_some) && g != NULL && !used && i < g->node_count; i++)
+        used = g->nodes[i].op == of_some[at][1] &&
+               (op != NIB_OP_SINKS_DW || g->nodes[i].weight != NIB_NO_ID);
+    return used || at == COUNT(of_some);
 }
 
 /* ---- copies between host and device: a walk over the graph for one pass ---- */
@@ -355,6 +385,10 @@ static bool has_bias(const nib_assignment *plan, const nib_layer *layers, size_t
             return true;
     for (size_t i = 0; g != NULL && i < g->weight_count; i++)
         if (g->weights[i].kind == NIB_WEIGHT_NORM && g->weights[i].bias)
+            return true;
+    for (size_t i = 0; g != NULL && i < g->node_count; i++)
+        if (g->nodes[i].biased || g->nodes[i].op == NIB_OP_DELTA_GATES ||
+            g->nodes[i].op == NIB_OP_SSM_GATES)
             return true;
     return false;
 }

@@ -60,10 +60,6 @@ nib_status nib__plan_check_training(nib_plan *p, nib_err *err)
                          "%s: a model whose layers share keys and values, or have inputs of their "
                          "own, runs, but cannot be trained yet",
                          nib__arch_name(c->arch));
-    if (p->model->net.training && c->conv_layers != NULL)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: a model with short convolutions runs, but cannot be trained yet",
-                         nib__arch_name(c->arch));
     if (p->model->net.training && c->moe.experts > 0 && !on_cpu)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: a mixture of experts trains on the CPU only, not on %s; leave out "

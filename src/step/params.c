@@ -4,6 +4,7 @@
  */
 #include "params.h"
 
+#include "portable_math.h"
 #include "sample.h"
 
 #include <math.h>
@@ -96,6 +97,9 @@ static nib_param_role vector_role(const nib_graph_node *node)
     switch (node->op) {
     case NIB_OP_ATTN: return NIB_PARAM_SINKS;
     case NIB_OP_SCALE: return NIB_PARAM_FIXED;
+    case NIB_OP_SHORT_CONV: return NIB_PARAM_TAPS;
+    case NIB_OP_DELTA_GATES:
+    case NIB_OP_SSM_GATES: return NIB_PARAM_LOG_RATE;
     case NIB_OP_ROUTE: return node->routing->weight_scales ? NIB_PARAM_NORM : NIB_PARAM_CHOICE;
     default: return NIB_PARAM_NORM;
     }
@@ -106,8 +110,11 @@ static void set_vector_roles(nib_params *out, const nib_graph *graph)
 {
     for (size_t i = 0; i < graph->node_count; i++) {
         const nib_graph_node *node = &graph->nodes[i];
-        if (node->weight != NIB_NO_ID && graph->weights[node->weight].kind == NIB_WEIGHT_NORM)
-            out->items[out->norm[graph->weights[node->weight].index]].role = vector_role(node);
+        if (node->weight == NIB_NO_ID || graph->weights[node->weight].kind != NIB_WEIGHT_NORM)
+            continue;
+        out->items[out->norm[graph->weights[node->weight].index]].role = vector_role(node);
+        if (node->biased)
+            out->items[out->norm[graph->weights[node->weight + 1].index]].role = NIB_PARAM_SHIFT;
     }
 }
 
@@ -141,6 +148,14 @@ static float draw_normal(uint64_t seed, size_t parameter, int64_t place, double 
         if (fabs(x) <= cut)
             return (float)(x * deviation);
     }
+}
+
+/* Taps are uniform within taps^-1/2, rates within 0 and 16. */
+static float draw_uniform(const nib_param *p, uint64_t seed, size_t parameter, int64_t place)
+{
+    const double x = nib__random(seed, (int64_t)parameter << 16, place);
+    return p->role == NIB_PARAM_LOG_RATE ? (float)nib__log(16 * (1 - x))
+                                         : (float)((2 * x - 1) / sqrt((double)p->entry->taps));
 }
 
 typedef struct fill {
@@ -178,7 +193,12 @@ void nib__params_init(float *block, const nib_params *params, bool tied, uint64_
         if (ones)
             for (int64_t j = 0; j < count; j++)
                 f.to[j] = (float)(1 - p->entry->offset);
-        if (ones || p->role == NIB_PARAM_BIAS || p->role == NIB_PARAM_CHOICE)
+        if (p->role == NIB_PARAM_TAPS || p->role == NIB_PARAM_LOG_RATE)
+            for (int64_t j = 0; j < count; j++)
+                f.to[j] = draw_uniform(p, seed, i, j);
+        if (ones || p->role == NIB_PARAM_BIAS || p->role == NIB_PARAM_CHOICE ||
+            p->role == NIB_PARAM_SHIFT || p->role == NIB_PARAM_TAPS ||
+            p->role == NIB_PARAM_LOG_RATE)
             continue;
         f.cut = INFINITY;
         if (p->role != NIB_PARAM_SINKS && p->entry->role == NIB_ROLE_EMBED && !tied) {

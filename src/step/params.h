@@ -9,14 +9,17 @@
 #include "load.h"
 
 typedef enum nib_param_role {
-    NIB_PARAM_TABLE,  /* embedding or head: [rows][columns] */
-    NIB_PARAM_WEIGHT, /* of a linear layer: [rows][columns] */
-    NIB_PARAM_BIAS,   /* [columns], rows 1 */
-    NIB_PARAM_NORM,   /* [columns], rows 1: also factors of the experts' weights */
-    NIB_PARAM_SINKS,  /* [columns], rows 1: of attention */
-    NIB_PARAM_FIXED,  /* [columns], rows 1: the number of a layer, a buffer in transformers. It has
+    NIB_PARAM_TABLE,    /* embedding or head: [rows][columns] */
+    NIB_PARAM_WEIGHT,   /* of a linear layer: [rows][columns] */
+    NIB_PARAM_BIAS,     /* [columns], rows 1 */
+    NIB_PARAM_NORM,     /* [columns], rows 1: also factors of the experts' weights */
+    NIB_PARAM_SINKS,    /* [columns], rows 1: of attention */
+    NIB_PARAM_TAPS,     /* [columns], rows 1: of a short convolution, [channels][taps] */
+    NIB_PARAM_SHIFT,    /* [columns], rows 1: its bias */
+    NIB_PARAM_LOG_RATE, /* [columns], rows 1: A_log of a recurrence */
+    NIB_PARAM_FIXED, /* [columns], rows 1: the number of a layer, a buffer in transformers. It has
                          no gradient, and does not change */
-    NIB_PARAM_CHOICE  /* [columns], rows 1: a bias that only chooses experts. It has no gradient,
+    NIB_PARAM_CHOICE /* [columns], rows 1: a bias that only chooses experts. It has no gradient,
                          and changes by the load of the experts instead */
 } nib_param_role;
 
@@ -54,7 +57,8 @@ NIB_INLINE bool nib__param_has_gradient(const nib_param *p)
 /* torchtitan's initial values: the embedding normal with deviation 1; the head (and a tied
  * embedding) normal with deviation width^-1/2, cut at 3 deviations; gate, q, k, v 0.02 and up,
  * down, o, routers and sinks 0.02 / sqrt(2 (layer + 1)), cut at +-2; norms, factors and numbers of
- * layers 1, biases 0. Each value depends only on the seed, its parameter and its position. */
+ * layers 1, biases 0. Beyond torchtitan: taps of short convolutions as PyTorch's Conv1d, uniform
+ * within taps^-1/2; A_log the log of a uniform value from 0 to 16, dt_bias and D 1. Each value depends only on the seed, its parameter and its position. */
 void nib__params_init(float *block, const nib_params *params, bool tied, uint64_t seed,
                       nib_pool *pool);
 /* Loads the values from the network's checkpoint, in any storage format. */

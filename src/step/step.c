@@ -4,6 +4,7 @@
  * worker.
  */
 #include "step_experts.h"
+#include "step_states.h"
 
 #include "cast.h"
 
@@ -109,7 +110,8 @@ static nib_status check_sizes(const nib_step *s, nib_err *err)
         (double)c->width + (double)c->ffn +
         (double)(c->heads + 2 * nib__max(c->kv_heads, c->global_kv_heads)) *
             (double)(nib__max(c->head_dim, c->global_head_dim) + c->latent.rank) +
-        (double)c->moe.top_k * ((double)c->width + (double)c->moe.ffn) + (double)c->moe.experts;
+        (double)c->moe.top_k * ((double)c->width + (double)c->moe.ffn) + (double)c->moe.experts +
+        (c->conv_layers != NULL ? 3 * (double)nib__config_conv_channels(c) : 0);
     const double batch = (double)s->m * ((double)(c->layers + 1) * 64 * channels +
                                          16 * (double)nib__network_head(s->net)->n),
                  weights = (double)s->params->total * 8;
@@ -162,8 +164,8 @@ static nib_status allocate_block(nib_step *s, nib_err *err)
     nib_step_side *here = &s->sides[NIB_SIDE_CPU];
     const uint64_t used = lay_out_side(here);
     s->workers.pool = s->engine->pool;
-    s->rows_input =
-        aligned((uint64_t)nib__max((int64_t)product_scratch(s), (int64_t)attention_scratch(s)));
+    s->rows_input = aligned(
+        larger(larger(product_scratch(s), attention_scratch(s)), nib__step_states_scratch(s)));
     s->rows_scratch = s->rows_input + aligned(rows_input_bytes(s));
     s->experts.scratch_at = s->rows_scratch + nib__step_chain_scratch(s);
     s->workers.scratch_bytes = s->experts.scratch_at + nib__step_experts_scratch(s);
@@ -233,28 +235,28 @@ static nib_status allocate_positions(nib_step *s, nib_err *err)
     return NIB_OK;
 }
 
-static nib_status allocate_shifted(nib_step *s, nib_err *err)
+static nib_status allocate_vectors(nib_step *s, nib_err *err)
 {
     const nib_graph *g = &s->net->graph;
     const size_t norms = g->kind_count[NIB_WEIGHT_NORM];
     uint64_t count = 0;
-    s->shifted_at = nib__arena_take(&s->arena, norms, sizeof *s->shifted_at);
-    for (size_t i = 0; s->shifted_at != NULL && i < norms; i++) {
+    s->formed_at = nib__arena_take(&s->arena, norms, sizeof *s->formed_at);
+    for (size_t i = 0; s->formed_at != NULL && i < norms; i++) {
         const nib_graph_weight *norm = nib__graph_weight(g, NIB_WEIGHT_NORM, i);
-        s->shifted_at[i] = count;
-        count += norm->offset != 0 ? (uint64_t)norm->n : 0;
+        s->formed_at[i] = count;
+        count += nib__step_forms(norm) ? (uint64_t)norm->n : 0;
     }
     int64_t widest = 0;
     for (size_t i = 0; i < g->node_count; i++)
         if (g->nodes[i].op == NIB_OP_NORM && g->nodes[i].weight == NIB_NO_ID)
             widest = nib__max(widest, g->values[g->nodes[i].out].columns / g->nodes[i].heads);
-    s->shifted = nib__arena_take(&s->arena, count, sizeof *s->shifted);
+    s->formed = nib__arena_take(&s->arena, count, sizeof *s->formed);
     s->ones = nib__arena_take(&s->arena, (uint64_t)widest, sizeof *s->ones);
     for (int64_t i = 0; s->ones != NULL && i < widest; i++)
         s->ones[i] = 1.0f;
-    return s->shifted_at != NULL && s->shifted != NULL && s->ones != NULL
+    return s->formed_at != NULL && s->formed != NULL && s->ones != NULL
                ? NIB_OK
-               : nib__fail_memory(err, (count + (uint64_t)widest) * sizeof *s->shifted,
+               : nib__fail_memory(err, (count + (uint64_t)widest) * sizeof *s->formed,
                                   "norm weights");
 }
 
@@ -268,7 +270,8 @@ static nib_status open_step(nib_step *s, nib_err *err)
     NIB_TRY(nib__step_open_device(s, err));
     NIB_TRY(allocate_block(s, err));
     NIB_TRY(allocate_packed(s, err));
-    NIB_TRY(allocate_shifted(s, err));
+    NIB_TRY(allocate_vectors(s, err));
+    NIB_TRY(nib__step_open_states(s, err));
     NIB_TRY(allocate_positions(s, err));
     /* for documents as long as the sequences; shorter ones grow it on demand */
     return nib__step_reserve(s, s->options.batch, s->table_ld * s->options.batch, err);

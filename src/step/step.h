@@ -95,6 +95,7 @@ typedef enum nib_step_region {
     NIB_REGION_INPUT,    /* the x side of a product, encoded */
     NIB_REGION_AMAX,     /* partial maxima, then the maximum */
     NIB_REGION_WEIGHT,   /* device: a weight or its gradient in transfer, f32 [n][k] */
+    NIB_REGION_STATE,    /* CPU: of a layer that runs, as the rows of its operations have it */
     NIB_REGION_OBSERVED, /* CPU: a device buffer read by nib__step_read_buffer, f32 [m][columns] */
     NIB_REGIONS
 } nib_step_region;
@@ -199,14 +200,19 @@ typedef struct nib_step {
     uint64_t fake_bytes;
     float *rope; /* rotation tables as nib__rope_table writes them */
     uint64_t rope_size, rope_bytes;
-    float *shifted; /* weight + offset of norms that have an offset; filled by nib__step_cast */
-    uint64_t *shifted_at; /* [norms] index into shifted */
-    float *ones;          /* the weight of norms without one, as long as the widest of them */
+    /* Vectors in the form that rows read, where it is not the stored one: norms plus their offset,
+     * taps by tap, e^A_log of Mamba-2; filled by nib__step_cast. */
+    float *formed;
+    uint64_t *formed_at; /* [norms] index into formed */
+    float *ones;         /* the weight of norms without one, as long as the widest of them */
     /* of the current batch */
     int32_t *sequence, *position; /* [m] */
-    uint64_t position_bytes;      /* bytes of sequence and position */
-    int32_t *tables;              /* [documents][table_ld] */
-    int64_t documents, table_ld;  /* capacity of tables */
+    /* of layers with a state, which documents use in turn; NULL: the model has none */
+    int32_t *zeros, *slots;      /* [m] zeros, and the index of each row */
+    nib_matrix_run *runs;        /* [m] the documents */
+    uint64_t position_bytes;     /* bytes of sequence and position */
+    int32_t *tables;             /* [documents][table_ld] */
+    int64_t documents, table_ld; /* capacity of tables */
     uint64_t table_bytes;
     char *cache;     /* [caches][keys, values][cache_blocks]; keys alone if they hold the values */
     uint64_t caches; /* layers whose keys and values are held at the same time */
@@ -284,6 +290,13 @@ NIB_INLINE int64_t nib__step_ld(const nib_step *step, int buffer)
 {
     return step->buffers[buffer].columns;
 }
+/* Whether the rows of a vector's operation read another form than the stored one. */
+NIB_INLINE bool nib__step_forms(const nib_graph_weight *vector)
+{
+    return vector->offset != 0 || vector->taps > 0 || vector->exponential;
+}
+/* A vector of the graph as rows read it. */
+const float *nib__step_vector(const nib_step *step, int weight);
 nib_status nib__step_product(nib_step *step, const nib_train_node *node, nib_err *err);
 nib_status nib__step_move(nib_step *step, const nib_train_node *node, nib_err *err);
 /* Converts a weight at x, on the side of its products, into the layouts of their rows. */
@@ -300,6 +313,12 @@ void nib__step_run_parts(const nib_step *step, const nib_kernel *row, const void
                          int64_t count, int64_t multiple);
 void nib__step_run_tokens(const nib_step *step, const nib_kernel *row, const void *args,
                           int64_t each);
+/* step_run.c: runs items of different sizes, one at a time. */
+void nib__step_run_items(const nib_step *step, const nib_kernel *row, const void *args,
+                         int64_t count);
+/* step_run.c: sets all columns of a buffer but `count` from `first` on to zero, in all rows or those
+ * of a worker's copy. */
+void nib__step_clear_others(const nib_step *step, int buffer, int64_t first, int64_t count);
 /* step_run.c: runs one operation, on all rows or on those of a worker's copy. Cannot fail on the
  * CPU. */
 nib_status nib__step_node(nib_step *step, const nib_train_node *node, nib_err *err);

@@ -5,6 +5,8 @@
  */
 #include "step.h"
 
+#include "portable_math.h"
+
 /* ---- addresses ---- */
 
 /* For scratch of a worker in a chain, returns the address that row 0 would have. */
@@ -180,20 +182,34 @@ nib_status nib__step_cast_site(nib_step *s, size_t site, const float *x, nib_err
     return NIB_OK;
 }
 
-static void shift_norms(nib_step *s, const float *weights)
+static void form_vectors(nib_step *s, const float *weights)
 {
     const nib_graph *g = &s->net->graph;
     for (size_t i = 0; i < g->kind_count[NIB_WEIGHT_NORM]; i++) {
         const nib_graph_weight *norm = nib__graph_weight(g, NIB_WEIGHT_NORM, i);
         const float *from = weights + s->params->items[s->params->norm[i]].at;
+        float *to = s->formed + s->formed_at[i];
+        const int64_t channels = norm->taps > 0 ? norm->n / norm->taps : 0;
         for (int64_t j = 0; norm->offset != 0 && j < norm->n; j++)
-            s->shifted[s->shifted_at[i] + (uint64_t)j] = from[j] + (float)norm->offset;
+            to[j] = from[j] + (float)norm->offset;
+        for (int64_t j = 0; norm->exponential && j < norm->n; j++)
+            to[j] = (float)nib__exp((double)from[j]);
+        for (int64_t j = 0; norm->taps > 0 && j < norm->n; j++)
+            to[j % norm->taps * channels + j / norm->taps] = from[j];
     }
+}
+
+const float *nib__step_vector(const nib_step *s, int weight)
+{
+    const nib_graph_weight *vector = &s->net->graph.weights[weight];
+    return nib__step_forms(vector)
+               ? s->formed + s->formed_at[vector->index]
+               : s->weights + s->params->items[s->params->norm[vector->index]].at;
 }
 
 nib_status nib__step_cast(nib_step *s, const float *weights, nib_err *err)
 {
-    shift_norms(s, weights);
+    form_vectors(s, weights);
     for (size_t i = 1; i < s->net->site_count; i++) {
         const float *x = weights + s->params->items[s->params->weight[i]].at;
         if (nib__step_fake_at(s, i))

@@ -4,6 +4,7 @@
  * threads. Kernels give the same bits whichever thread computes which part.
  */
 #include "step_experts.h"
+#include "step_states.h"
 
 #include "operation.h"
 
@@ -49,6 +50,23 @@ void nib__step_run_parts(const nib_step *s, const nib_kernel *row, const void *a
     part p = {s, row, args};
     nib__pool_run(s->engine->pool, count, nib__parts_grain(&s->workers, count, multiple), false,
                   job_part, &p);
+}
+
+void nib__step_run_items(const nib_step *s, const nib_kernel *row, const void *args, int64_t count)
+{
+    part p = {s, row, args};
+    nib__pool_run(s->engine->pool, count, 1, true, job_part, &p);
+}
+
+void nib__step_clear_others(const nib_step *s, int buffer, int64_t first, int64_t count)
+{
+    const int64_t from = s->rows.is_part ? s->rows.first : 0,
+                  to = s->rows.is_part ? s->rows.end : s->m, all = ld(s, buffer);
+    for (int64_t i = from; i < to; i++) {
+        float *row = rows(s, buffer) + i * all;
+        memset(row, 0, (size_t)first * sizeof *row);
+        memset(row + first + count, 0, (size_t)(all - first - count) * sizeof *row);
+    }
 }
 
 void nib__step_run_tokens(const nib_step *s, const nib_kernel *row, const void *args, int64_t each)
@@ -125,10 +143,7 @@ static const nib_graph_weight *norm_of(const nib_step *s, const nib_train_node *
 /* A norm's weight, plus its offset if it has one. A norm without a weight gets ones. */
 static const float *norm_weight(const nib_step *s, const nib_train_node *n)
 {
-    const nib_graph_weight *norm = norm_of(s, n);
-    if (n->of->weight == NIB_NO_ID)
-        return s->ones;
-    return norm->offset != 0 ? s->shifted + s->shifted_at[norm->index] : weight_of(s, n);
+    return n->of->weight == NIB_NO_ID ? s->ones : nib__step_vector(s, n->of->weight);
 }
 
 static int64_t norm_width(const nib_step *s, const nib_train_node *n)
@@ -244,8 +259,7 @@ static void run_attn_dx(nib_step *s, const nib_train_node *n)
                            .cap = (float)n->of->cap,
                            .window = n->of->window,
                            .chunked = n->of->chunked};
-    part p = {s, n->row, &a};
-    nib__pool_run(s->engine->pool, a.documents * a.cache.kv_heads, 1, true, job_part, &p);
+    nib__step_run_items(s, n->row, &a, a.documents * a.cache.kv_heads);
 }
 
 static void run_sinks_dw(nib_step *s, const nib_train_node *n)
@@ -263,6 +277,13 @@ static void run_sinks_dw(nib_step *s, const nib_train_node *n)
     nib__step_run_parts(s, n->row, &a, a.heads, 1);
 }
 
+/* Whether the gate of a token is that of all its columns. */
+static bool has_one_gate(const nib_step *s, const nib_train_node *n)
+{
+    const nib_graph_value *values = s->net->graph.values;
+    return n->of->in[1] >= 0 && values[n->of->in[0]].columns < values[n->of->out].columns;
+}
+
 static void run_swiglu(nib_step *s, const nib_train_node *n)
 {
     const nib_swiglu a = {.gate = rows(s, n->in[0]),
@@ -273,8 +294,9 @@ static void run_swiglu(nib_step *s, const nib_train_node *n)
                           .out = rows(s, n->out[0]),
                           .m = s->m,
                           .width = n->columns,
+                          .one_gate = has_one_gate(s, n),
                           .ld = ld(s, n->in[0]),
-                          .ldu = ld(s, n->in[0]),
+                          .ldu = n->in[1] >= 0 ? ld(s, n->in[1]) : 0,
                           .ldo = ld(s, n->out[0])};
     run_tokens(s, n, &a, 1);
 }
@@ -289,10 +311,39 @@ static void run_swiglu_dx(nib_step *s, const nib_train_node *n)
                              .activation = n->of->activation,
                              .alpha = (float)n->of->scale,
                              .limit = (float)n->of->cap,
+                             .one_gate = has_one_gate(s, n),
                              .m = s->m,
-                             .width = n->columns,
+                             .width = ld(s, n->in[0]),
                              .ld = ld(s, n->in[1]),
+                             .ldu = n->in[2] >= 0 ? ld(s, n->in[2]) : 0,
                              .ldy = ld(s, n->in[0])};
+    run_tokens(s, n, &a, 1);
+    if (a.ld > a.width)
+        nib__step_clear_others(s, n->out[0], 0, a.width);
+}
+
+static void run_gather(nib_step *s, const nib_train_node *n)
+{
+    const nib_gather a = {.x = rows(s, n->in[0]),
+                          .out = rows(s, n->out[0]),
+                          .order = n->of->order,
+                          .m = s->m,
+                          .width = n->columns,
+                          .ldx = ld(s, n->in[0]),
+                          .ldo = ld(s, n->out[0])};
+    run_tokens(s, n, &a, 1);
+}
+
+static void run_gather_dx(nib_step *s, const nib_train_node *n)
+{
+    const nib_gather_dx a = {.dy = rows(s, n->in[0]),
+                             .order = n->of->order,
+                             .sum = n->in[1] >= 0 ? rows(s, n->in[1]) : NULL,
+                             .dx = rows(s, n->out[0]),
+                             .m = s->m,
+                             .width = ld(s, n->in[0]),
+                             .ldy = ld(s, n->in[0]),
+                             .lddx = ld(s, n->out[0])};
     run_tokens(s, n, &a, 1);
 }
 
@@ -463,6 +514,19 @@ nib_status nib__step_node(nib_step *s, const nib_train_node *n, nib_err *err)
         [NIB_OP_SCALE_DX] = run_scale_dx,
         [NIB_OP_EMBED_DW] = run_embed_dw,
         [NIB_OP_SINKS_DW] = run_sinks_dw,
+        [NIB_OP_GATHER] = run_gather,
+        [NIB_OP_GATHER_DX] = run_gather_dx,
+        [NIB_OP_DELTA_GATES] = nib__step_delta_gates,
+        [NIB_OP_DELTA_GATES_DX] = nib__step_delta_gates_dx,
+        [NIB_OP_SSM_GATES] = nib__step_ssm_gates,
+        [NIB_OP_SSM_GATES_DX] = nib__step_ssm_gates_dx,
+        [NIB_OP_GATED_DELTA] = nib__step_recurrence,
+        [NIB_OP_GATED_DELTA_DX] = nib__step_recurrence_dx,
+        [NIB_OP_SSM] = nib__step_recurrence,
+        [NIB_OP_SSM_DX] = nib__step_recurrence_dx,
+        [NIB_OP_SHORT_CONV] = nib__step_short_conv,
+        [NIB_OP_SHORT_CONV_DX] = nib__step_short_conv_dx,
+        [NIB_OP_SHORT_CONV_DW] = nib__step_short_conv_dw,
         [NIB_OP_ROUTE] = nib__step_route,
         [NIB_OP_DISPATCH] = nib__step_dispatch,
         [NIB_OP_COMBINE] = nib__step_combine,

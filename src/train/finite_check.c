@@ -90,8 +90,15 @@ static void describe_node(char out[256], const search *f)
         snprintf(out, 256, "the loss itself");
     else
         snprintf(out, 256, "%s of %s in layer %" PRId64, side,
-                 n->op == NIB_OP_ROPE                                  ? "rotary positions"
-                 : n->op == NIB_OP_ATTN || n->op == NIB_OP_ATTN_DX     ? "attention"
+                 n->op == NIB_OP_ROPE                               ? "rotary positions"
+                 : n->op == NIB_OP_ATTN || n->op == NIB_OP_ATTN_DX  ? "attention"
+                 : n->of != NULL && n->of->op == NIB_OP_SHORT_CONV  ? "the short convolution"
+                 : n->of != NULL && n->of->op == NIB_OP_GATED_DELTA ? "the gated delta rule"
+                 : n->of != NULL && n->of->op == NIB_OP_SSM         ? "the recurrence"
+                 : n->of != NULL &&
+                         (n->of->op == NIB_OP_DELTA_GATES || n->of->op == NIB_OP_SSM_GATES)
+                     ? "the gates"
+                 : n->of != NULL && n->of->op == NIB_OP_GATHER         ? "copied columns"
                  : n->op == NIB_OP_NORM || n->op == NIB_OP_NORM_DX     ? "a norm without a weight"
                  : n->op == NIB_OP_SCALE || n->op == NIB_OP_SCALE_DX   ? "a scaled value"
                  : n->op == NIB_OP_SWIGLU || n->op == NIB_OP_SWIGLU_DX ? activation_name(n)

@@ -317,12 +317,14 @@ static void add_tensors(nib_writer *w, const nib_params *params, const nib_state
 {
     for (size_t i = 0; i < params->count; i++) {
         const nib_param *p = &params->items[i];
-        const bool matrix =
-            p->role == NIB_PARAM_TABLE || p->role == NIB_PARAM_WEIGHT || p->rows > 1;
-        const int64_t shape[2] = {matrix ? p->rows : p->columns, p->columns};
+        const bool matrix = p->role == NIB_PARAM_TABLE || p->role == NIB_PARAM_WEIGHT;
+        int64_t shape[NIB_NORM_RANK] = {matrix ? p->rows : p->columns, p->columns};
+        int rank = matrix ? 2 : 1;
         char name[192];
+        if (p->role != NIB_PARAM_BIAS && p->entry->kind == NIB_WEIGHT_NORM)
+            rank = nib__graph_vector_shape(shape, p->entry);
         snprintf(name, sizeof name, "%s%s", block->prefix, p->name);
-        nib__writer_add_tensor(w, name, type, shape, matrix ? 2 : 1, i);
+        nib__writer_add_tensor(w, name, type, shape, rank, i);
     }
 }
 

@@ -122,8 +122,15 @@ static bool same_weights(const nib_graph *a, const nib_graph *b)
 {
     bool same = a->weight_count == b->weight_count;
     for (size_t i = 0; i < a->weight_count && same; i++)
-        same = strcmp(a->weights[i].name, b->weights[i].name) == 0;
+        same = strcmp(a->weights[i].name, b->weights[i].name) == 0 &&
+               (a->weights[i].kind != NIB_WEIGHT_NORM || a->weights[i].n == b->weights[i].n);
     return same;
+}
+
+/* Of recurrences over matrices; key_dim and value_dim follow from the shapes of layers. */
+static bool same_heads(const nib_config *a, const nib_config *b)
+{
+    return a->matrix.key_heads == b->matrix.key_heads && a->matrix.heads == b->matrix.heads;
 }
 
 /* Checks that the weights of `from` have the same meaning in this model. */
@@ -132,6 +139,11 @@ static nib_status check_same_model(const nib_trainer *t, const nib_network *from
     const nib_network *net = &t->model->net;
     char shown[NIB_SHOWN];
     nib__escape_string(shown, t->config->initial_load);
+    if (from->config.delta_converted)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: a GGUF of %s has weights in another order than other formats, and "
+                         "cannot be trained; give the Hugging Face files that it was made from",
+                         shown, nib__arch_name(from->config.arch));
     if (from->site_count != net->site_count || from->tied != net->tied)
         return nib__fail(err, NIB_BAD_INPUT, "%s: the model's layers differ from the config's",
                          shown);
@@ -139,6 +151,12 @@ static nib_status check_same_model(const nib_trainer *t, const nib_network *from
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: a head has %" PRId64 " channels, but the config's has %" PRId64,
                          shown, from->config.head_dim, net->config.head_dim);
+    if (!same_heads(&from->config, &net->config))
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: recurrent layers have %" PRId64 " heads of keys and %" PRId64
+                         " of values, but the config's have %" PRId64 " and %" PRId64,
+                         shown, from->config.matrix.key_heads, from->config.matrix.heads,
+                         net->config.matrix.key_heads, net->config.matrix.heads);
     if (!same_weights(&from->graph, &net->graph))
         return nib__fail(err, NIB_BAD_INPUT, "%s: the model's norms differ from the config's",
                          shown);

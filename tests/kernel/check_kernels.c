@@ -22,7 +22,7 @@
 #include "check_quant_w.h"
 #include "check_sample.h"
 #include "check_experts.h"
-#include "check_train.h"
+#include "check_states_dx.h"
 
 #include "machine.h"
 
@@ -304,6 +304,8 @@ static bool check_runs(verdict *v, const nib_kernel *row, const place *at)
                                                  : token_check_of(row->op);
     if (check == NULL)
         check = train_check_of(row->op);
+    if (check == NULL)
+        check = states_check_of(row->op);
     if (check == NULL)
         return broken(v, "the checker has no cases for %s", nib__op_names[row->op]);
     return check_tokens(v, row, ref, check, at->seed);

@@ -87,32 +87,35 @@ static bool check_norm_dw(verdict *v, const nib_kernel *row, const nib_kernel *r
 
 /* ---- gradients of swiglu, scale, the table and a bias ---- */
 
-/* dgate, then dup; without up, dup is left unchanged. */
+/* dgate, then dup, if there is one. */
 static result run_swiglu_dx(const nib_kernel *row, memory *m, nib_swiglu_dx a, bool in_place,
                             int64_t part)
 {
-    const int64_t count = a.m * a.ld;
-    float *values = take(m, (size_t)(2 * count) * sizeof *values);
+    const int64_t count = a.m * a.ld, ups = a.up != NULL ? a.m * a.ldu : 0;
+    float *values = take(m, (size_t)(count + ups) * sizeof *values);
     memcpy(values, a.gate, (size_t)count * sizeof *values);
-    memcpy(values + count, a.up != NULL ? a.up : a.gate, (size_t)count * sizeof *values);
+    if (a.up != NULL)
+        memcpy(values + count, a.up, (size_t)ups * sizeof *values);
     a.dgate = values, a.dup = a.up != NULL ? values + count : NULL;
     if (in_place)
         a.gate = a.dgate, a.up = a.dup;
     for (int64_t i = 0; i < a.m; i += part)
         row->run.swiglu_dx(&a, i, nib__min(a.m, i + part));
-    return (result){values, 2 * count};
+    return (result){values, count + ups};
 }
 
 static bool check_swiglu_dx(verdict *v, const nib_kernel *row, const nib_kernel *ref, int64_t rows,
                             int64_t width, value_class class, rng *r)
 {
     memory m = {.count = 0};
+    static const nib_activation activations[] = {NIB_SILU, NIB_GELU_TANH, NIB_SIGMOID};
     nib_swiglu_dx a = {.m = rows, .width = width};
-    a.ld = width + below(r, 3), a.ldy = width + below(r, 3);
+    a.ld = width + below(r, 3), a.ldu = width + below(r, 3), a.ldy = width + below(r, 3);
     a.gate = floats(&m, rows * a.ld, r, class);
-    a.up = floats_or_none(&m, rows * a.ld, r);
-    a.activation = below(r, 2) != 0 ? NIB_GELU_TANH : NIB_SILU;
-    if (a.up != NULL && below(r, 3) == 0)
+    a.up = floats_or_none(&m, rows * a.ldu, r);
+    a.activation = activations[below(r, COUNT(activations))];
+    a.one_gate = a.up != NULL && below(r, 3) == 0;
+    if (a.up != NULL && !a.one_gate && below(r, 3) == 0)
         a.activation = NIB_SWIGLU_CLAMPED, a.alpha = 1.702F, a.limit = fabsf(unit(r)) + 0.1F;
     a.dy = floats(&m, rows * a.ldy, r, VALUES_RANDOM);
     const result want = run_swiglu_dx(ref, &m, a, false, rows),

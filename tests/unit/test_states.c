@@ -7,7 +7,6 @@
 #include "session.h"
 
 #include "states.h"
-#include "training.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -438,29 +437,6 @@ static void test_saved(void **state)
         check_saved(models[i]);
 }
 
-/* ---- what is refused ---- */
-
-static void check_refusals(const char *path)
-{
-    opened o = open_states(path, NULL, 1);
-    nib_err err;
-    const nib_allocator a = nib__allocator_default();
-    nib_training list;
-    nib_arena arena;
-    nib__arena_init(&arena, &a, 0);
-    refused(NIB_UNSUPPORTED,
-            nib__graph_training(&list, &o.model->net.graph, NIB_AC_NONE, &arena, &err), &err);
-    nib__arena_free(&arena);
-    close_opened(&o);
-}
-
-static void test_refusals(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < COUNT(models); i++)
-        check_refusals(models[i]);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -473,7 +449,6 @@ int main(void)
         cmocka_unit_test(test_snapshot_slots),
         cmocka_unit_test(test_snapshots),
         cmocka_unit_test(test_saved),
-        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@ static void check_golden(const setting *s, double limit)
 {
     fixture f;
     open_fixture(&f, s);
-    static float golden[4096];
+    static float golden[8192];
     double wanted;
     values(&f, "loss", &wanted, sizeof wanted);
     const double loss = run(&f, f.gradients);
@@ -42,14 +42,16 @@ static void check_golden(const setting *s, double limit)
 
 /* Recipes for all layers but routers and the head, which stay bf16. */
 #define ALL_BUT_ROUTERS(scheme)                                                                    \
-    "{\"rules\": [{\"match\": \"re:.*[.](gate|router[.]proj)\", \"scheme\": \"bf16\"}, "           \
+    "{\"rules\": [{\"match\": \"re:.*[.](gate|shared_expert_gate|router[.]proj)\", \"scheme\": "   \
+    "\"bf16\"}, "                                                                                  \
     "{\"match\": \"lm_head\", \"scheme\": \"bf16\"}], \"else\": \"" scheme "\"}"
 
 static const char *mxfp8_of(const char *family)
 {
     return strstr(family, "moe") != NULL || strcmp(family, "mixtral") == 0 ||
                    strcmp(family, "gpt_oss") == 0 || strcmp(family, "llama4") == 0 ||
-                   strcmp(family, "gemma4") == 0 || strstr(family, "deepseek") != NULL
+                   strcmp(family, "gemma4") == 0 || strcmp(family, "qwen3_next") == 0 ||
+                   strstr(family, "deepseek") != NULL
                ? ALL_BUT_ROUTERS("mxfp8")
                : "mxfp8+head";
 }
@@ -57,6 +59,9 @@ static const char *mxfp8_of(const char *family)
 /* The families that differ most: norms around each block, a parallel block, an MLP without a gate.
  * `make matrix` runs all families in all variants. */
 static const char *const apart[] = {"gemma2", "cohere2", "starcoder2"};
+
+/* Without experts. */
+static const char *const with_states[] = {"lfm2", "qwen3_5", "granite_hybrid"};
 
 static void test_golden_f32(void **state)
 {
@@ -70,7 +75,7 @@ static void test_golden_f32(void **state)
 static void test_balance_of_micro_batches(void **state)
 {
     static const char *const names[] = {"deepseek_v2", "deepseek_v3"};
-    static float golden[4096];
+    static float golden[8192];
     (void)state;
     for (size_t i = 0; i < COUNT(names); i++) {
         fixture f;
@@ -102,7 +107,7 @@ static void test_balance_of_micro_batches(void **state)
 static double gradient_cosine(const setting *s)
 {
     fixture f;
-    static float golden[4096];
+    static float golden[8192];
     double both = 0, own = 0, other = 0;
     open_fixture(&f, s);
     run(&f, f.gradients);
@@ -239,13 +244,16 @@ static void test_same_bits(void **state)
     }
     for (size_t i = 0; i < COUNT(apart); i++)
         check_variants(&(setting){.name = apart[i], .dtype = "bf16", .recipe = "mxfp8+head"});
+    for (size_t i = 0; i < COUNT(with_states); i++)
+        check_variants(&(setting){.name = with_states[i]});
 }
 
 /* Groups of 10 do not divide 24; layers that share an input use different forms. */
 static void test_same_bits_mixtures(void **state)
 {
-    static const char *const mixtures[] = {"qwen3_moe",   "qwen3_moe_plain", "glm4_moe", "gpt_oss",
-                                           "deepseek_v2", "deepseek_v3",     "gemma4"};
+    static const char *const mixtures[] = {"qwen3_moe", "qwen3_moe_plain", "glm4_moe",
+                                           "gpt_oss",   "deepseek_v2",     "deepseek_v3",
+                                           "gemma4",    "qwen3_next",      "granite_hybrid_moe"};
     static const char *const recipes[] = {ALL_BUT_ROUTERS("mxfp8"), ALL_BUT_ROUTERS("fp8dq"),
                                           ALL_BUT_ROUTERS("fp8dq-tensor"), ALL_BUT_ROUTERS("bf16")};
     (void)state;
@@ -272,6 +280,11 @@ static void test_same_bits_qat(void **state)
             &(setting){.name = "qwen2", .dtype = "bf16", .recipe = recipes[r], .qat = "qat_8da4w"});
     for (size_t i = 0; i < COUNT(apart); i++)
         check_variants(&(setting){.name = apart[i], .recipe = "8da4w-g8+head", .qat = "qat_8da4w"});
+    for (size_t i = 0; i < COUNT(with_states); i++)
+        check_variants(&(setting){.name = with_states[i],
+                                  .dtype = "bf16",
+                                  .recipe = "8da4w-g8+head",
+                                  .qat = "qat_8da4w"});
 }
 
 /* The first and last operation before `end` that touches a buffer. */

@@ -198,8 +198,9 @@ typedef struct gating {
 static double activated(nib_activation activation, double x)
 {
     const double half_root = 0.79788456080286535588; /* sqrt(2 / pi) */
-    return activation == NIB_SILU ? x / (1 + exp(-x))
-                                  : x / 2 * (1 + tanh(half_root * (x + 0.044715 * x * x * x)));
+    return activation == NIB_SIGMOID ? 1 / (1 + exp(-x))
+           : activation == NIB_SILU  ? x / (1 + exp(-x))
+                                     : x / 2 * (1 + tanh(half_root * (x + 0.044715 * x * x * x)));
 }
 
 /* gates, then ups. */
@@ -230,12 +231,48 @@ static void check_swiglu_differences(gating g)
                                  .m = 1,
                                  .width = LENGTH,
                                  .ld = LENGTH,
+                                 .ldu = LENGTH,
                                  .ldy = LENGTH,
                                  .activation = g.activation};
         row->run.swiglu_dx(&a, 0, 1);
         assert_close(row->name, d, want, LENGTH, 1e-5);
         if (g.gated)
             assert_close(row->name, d + LENGTH, want + LENGTH, LENGTH, 1e-5);
+    }
+}
+
+/* The gate, then ups. */
+static double one_gate_loss(const shape *s, const double *x)
+{
+    double loss = 0;
+    for (int64_t i = 0; i < s->width; i++)
+        loss += (double)s->dy[i] * activated(NIB_SIGMOID, x[0]) * x[1 + i];
+    return loss;
+}
+
+static void check_one_gate(void)
+{
+    enum { LENGTH = 211 };
+    float x[1 + LENGTH], dy[LENGTH], d[1 + LENGTH];
+    double want[1 + LENGTH];
+    fill(x, 1 + LENGTH, 1), fill(dy, LENGTH, 1);
+    const shape s = {1, LENGTH, dy, NULL};
+    differences(one_gate_loss, &s, x, 1 + LENGTH, want);
+    for (EACH_ROW(row, NIB_OP_SWIGLU_DX)) {
+        const nib_swiglu_dx a = {.gate = x,
+                                 .up = x + 1,
+                                 .dy = dy,
+                                 .dgate = d,
+                                 .dup = d + 1,
+                                 .m = 1,
+                                 .width = LENGTH,
+                                 .ld = 1,
+                                 .ldu = LENGTH,
+                                 .ldy = LENGTH,
+                                 .activation = NIB_SIGMOID,
+                                 .one_gate = true};
+        row->run.swiglu_dx(&a, 0, 1);
+        assert_close(row->name, d, want, 1 + LENGTH, 1e-5);
     }
 }
 
@@ -246,6 +283,9 @@ static void test_swiglu_differences(void **state)
     check_swiglu_differences((gating){NIB_SILU, false});
     check_swiglu_differences((gating){NIB_GELU_TANH, true});
     check_swiglu_differences((gating){NIB_GELU_TANH, false});
+    check_swiglu_differences((gating){NIB_SIGMOID, true});
+    check_swiglu_differences((gating){NIB_SIGMOID, false});
+    check_one_gate();
 }
 
 /* Where gelu is 0 or equals its gate, exact to the last bit of f32. */
@@ -641,6 +681,7 @@ static void check_swiglu_golden(FILE *file, int64_t rows, int64_t width)
                                  .m = rows,
                                  .width = width,
                                  .ld = width,
+                                 .ldu = width,
                                  .ldy = width,
                                  .activation = NIB_SILU};
         row->run.swiglu_dx(&a, 0, rows);
@@ -718,6 +759,7 @@ static void check_activation_golden(FILE *file, int64_t rows, int64_t width, gat
                                  .m = rows,
                                  .width = width,
                                  .ld = width,
+                                 .ldu = width,
                                  .ldy = width,
                                  .activation = g.activation};
         row->run.swiglu_dx(&a, 0, rows);

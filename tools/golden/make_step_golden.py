@@ -37,6 +37,15 @@ GEMMA4 = dict(tie_word_embeddings=True, head_dim=6, global_head_dim=16, num_kv_s
                   "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
                   "full_attention": {"rope_type": "proportional", "rope_theta": 100.0, "partial_rotary_factor": 0.25}})
 
+# A layer with the gated delta rule, whose heads of values are wider than a block of columns, and one with gated attention.
+DELTA = dict(head_dim=12, pad_token_id=None, layer_types=["linear_attention", "full_attention"], linear_conv_kernel_dim=4,
+             linear_key_head_dim=8, linear_num_key_heads=2, linear_value_head_dim=34)
+
+# Two layers with Mamba-2 around one with attention.
+MAMBA = dict(pad_token_id=None, num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"], mamba_d_conv=4,
+             attention_multiplier=0.3, embedding_multiplier=6.0, residual_multiplier=0.4, logits_scaling=2.0,
+             shared_intermediate_size=28)
+
 # Class, and config members besides COMMON. The embedding row of a pad_token_id would get no gradient.
 FAMILIES = {
     "llama": ("Llama", dict(tie_word_embeddings=True)),
@@ -108,6 +117,22 @@ FAMILIES = {
                                   num_experts_per_tok=2, intermediate_size=12, intermediate_size_mlp=20, moe_layers=[1],
                                   no_rope_layers=[1, 0], attention_chunk_size=8, attn_temperature_tuning=True, floor_scale=4,
                                   attn_scale=0.3, use_qk_norm=True)),
+    "lfm2": ("Lfm2", dict(tie_word_embeddings=True, pad_token_id=None, num_hidden_layers=3, norm_eps=1e-5, conv_L_cache=3,
+                          conv_bias=False, block_auto_adjust_ff_dim=False, layer_types=["conv", "full_attention", "conv"])),
+    "qwen3_next": ("Qwen3Next", dict(DELTA, tie_word_embeddings=False, linear_num_value_heads=4, partial_rotary_factor=0.5,
+                                     full_attention_interval=2, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=12,
+                                     shared_expert_intermediate_size=20, decoder_sparse_step=1, mlp_only_layers=[],
+                                     norm_topk_prob=True), 0.3),
+    "qwen3_5": ("Qwen3_5Text", dict(DELTA, tie_word_embeddings=True, linear_num_value_heads=2, rope_parameters={
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_interleaved": True,
+        "mrope_section": [1, 1, 1]})),
+    "granite_hybrid": ("GraniteMoeHybrid", dict(MAMBA, tie_word_embeddings=True, mamba_expand=3, mamba_n_heads=2, mamba_d_head=36,
+                                                mamba_d_state=10, mamba_n_groups=1, mamba_conv_bias=True, mamba_proj_bias=True,
+                                                num_local_experts=0, num_experts_per_tok=0, position_embedding_type="nope")),
+    "granite_hybrid_moe": ("GraniteMoeHybrid", dict(MAMBA, tie_word_embeddings=False, mamba_expand=2, mamba_n_heads=4,
+                                                    mamba_d_head=12, mamba_d_state=6, mamba_n_groups=2, mamba_conv_bias=False,
+                                                    mamba_proj_bias=False, num_local_experts=5, num_experts_per_tok=2,
+                                                    position_embedding_type="rope", time_step_limit=[0.5, 0.8])),
     "stablelm": ("StableLm", dict(tie_word_embeddings=False, use_qkv_bias=True, layer_norm_eps=1e-5,
                                   partial_rotary_factor=0.7)),
     "stablelm_norms": ("StableLm", dict(tie_word_embeddings=False, layer_norm_eps=1e-5, partial_rotary_factor=0.7,
@@ -143,7 +168,13 @@ def parts(name, value, config):
     """Splits rows of q, k and v, of gate and up, or experts, into named parts. For norms per head see join_heads."""
     if ".experts." in name:
         return expert_parts(name, value, config)
-    name = name.replace(".feed_forward.", ".mlp.")
+    if config.model_type != "lfm2":
+        name = name.replace(".feed_forward.", ".mlp.")
+    if "shared_mlp." in name:  # Granite's
+        base = name.split("shared_mlp.")[0] + "mlp.shared_expert."
+        if "output_linear" in name:
+            return [(f"{base}down_proj.weight", value)]
+        return [(f"{base}{part}_proj.weight", r) for part, r in zip(("gate", "up"), value.chunk(2))]
     if ".router." in name:  # Granite's, Llama 4's and gpt-oss's
         return [(name.replace("block_sparse_moe.router", "mlp.gate").replace("mlp.router", "mlp.gate"), value)]
     if config.model_type == "mixtral" and ".mlp.gate." in name:
@@ -205,12 +236,17 @@ def make(arch, folder):
     model.config._experts_implementation = "eager"  # the others have no float64
     with torch.no_grad():
         for name, p in model.named_parameters():
-            stored_as_is = not arch.startswith("gemma") or arch.startswith("gemma4")  # else minus 1
+            minus = "linear_attn" not in name and arch.startswith("qwen3_") and not arch.startswith("qwen3_moe")
+            stored_as_is = not minus and (not arch.startswith("gemma") or arch.startswith("gemma4"))  # else minus 1
             is_factor = "norm" in name and name.endswith("weight") or name.endswith(("router.scale", "per_expert_scale"))
             scale = 1.0 if is_factor and stored_as_is else 0.0
             p.copy_((scale + 0.15 * torch.randn(p.shape)).float().double())
             if arch.startswith("gemma4") and "q_norm" in name:  # scores have no other factor
                 p.mul_(0.4).copy_(p.float().double())
+            if "conv" in name and p.dim() == 3:  # taps, of which few are summed
+                p.mul_(3.0).copy_(p.float().double())
+            if "in_proj_qkv" in name:  # so that no key is near 0, whose direction is all that counts
+                p.mul_(4.0).copy_(p.float().double())
             if "router.proj" in name:  # Gemma 4's, whose input is divided by the root of the width
                 p.mul_(4.0).copy_(p.float().double())
         for name, buffer in model.named_buffers():

@@ -8,7 +8,11 @@
 #include "kernel.h"
 
 #define NIB_CONV_FUNCTIONS(isa)                                                                    \
-    void nib__conv_short_conv__##isa(const nib_short_conv *a, int64_t channel0, int64_t channel1)
+    void nib__conv_short_conv__##isa(const nib_short_conv *a, int64_t channel0, int64_t channel1); \
+    void nib__conv_short_conv_dx__##isa(const nib_short_conv_dx *a, int64_t channel0,              \
+                                        int64_t channel1);                                         \
+    void nib__conv_short_conv_dw__##isa(const nib_short_conv_dw *a, int64_t channel0,              \
+                                        int64_t channel1)
 
 NIB_CONV_FUNCTIONS(ref);
 NIB_CONV_FUNCTIONS(avx2);

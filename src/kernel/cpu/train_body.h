@@ -182,26 +182,56 @@ void NIB_TRAIN(embed_dw)(const nib_embed_dw *a, int64_t column0, int64_t column1
 
 /* ---- swiglu and scale ---- */
 
-NIB_INLINE void swiglu_dx_as(const nib_swiglu_dx *a, int64_t m0, int64_t m1, bool gelu, bool gated)
+/* An activation, *slope its derivative. */
+NIB_INLINE nib_lanes swiglu_slope(nib_lanes g, const nib_activation as, nib_lanes *slope)
 {
     const nib_lanes one = nib__lanes_set(1.0f);
+    nib_lanes s;
+    if (as == NIB_SIGMOID) {
+        s = nib__lanes_sigmoid(g);
+        *slope = nib__lanes_mul(s, nib__lanes_sigmoid(nib__lanes_sub(nib__lanes_set(0.0f), g)));
+        return s;
+    }
+    const bool gelu = as == NIB_GELU_TANH;
+    const nib_lanes y = gelu ? nib__lanes_gelu(g, &s) : nib__lanes_silu(g, &s);
+    const nib_lanes along = gelu ? nib__lanes_mul(g, nib__lanes_gelu_slope(g)) : g;
+    *slope = nib__lanes_mul(s, nib__lanes_fma(along, nib__lanes_sub(one, s), one));
+    return y;
+}
+
+NIB_INLINE void swiglu_dx_as(const nib_swiglu_dx *a, int64_t m0, int64_t m1,
+                             const nib_activation as, bool gated)
+{
     for (int64_t m = m0; m < m1; m++) {
         const float *gate = a->gate + m * a->ld, *dy = a->dy + m * a->ldy;
-        const float *up = gated ? a->up + m * a->ld : NULL;
+        const float *up = gated ? a->up + m * a->ldu : NULL;
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
-            const nib_lanes g = nib__lanes_load_at(gate, i, a->width),
-                            d = nib__lanes_load_at(dy, i, a->width);
-            nib_lanes s;
-            const nib_lanes y = gelu ? nib__lanes_gelu(g, &s) : nib__lanes_silu(g, &s);
-            const nib_lanes along = gelu ? nib__lanes_mul(g, nib__lanes_gelu_slope(g)) : g;
-            const nib_lanes slope =
-                nib__lanes_mul(s, nib__lanes_fma(along, nib__lanes_sub(one, s), one));
+            const nib_lanes d = nib__lanes_load_at(dy, i, a->width);
+            nib_lanes slope;
+            const nib_lanes y = swiglu_slope(nib__lanes_load_at(gate, i, a->width), as, &slope);
             const nib_lanes both =
                 gated ? nib__lanes_mul(d, nib__lanes_load_at(up, i, a->width)) : d;
             nib__lanes_store_at(a->dgate + m * a->ld, i, a->width, nib__lanes_mul(both, slope));
             if (gated)
-                nib__lanes_store_at(a->dup + m * a->ld, i, a->width, nib__lanes_mul(d, y));
+                nib__lanes_store_at(a->dup + m * a->ldu, i, a->width, nib__lanes_mul(d, y));
         }
+    }
+}
+
+static void one_gate_dx(const nib_swiglu_dx *a, int64_t m0, int64_t m1)
+{
+    for (int64_t m = m0; m < m1; m++) {
+        const float *up = a->up + m * a->ldu, *dy = a->dy + m * a->ldy;
+        nib_lanes sum = nib__lanes_set(0.0f), slope;
+        const nib_lanes y = swiglu_slope(nib__lanes_set(a->gate[m * a->ld]), a->activation, &slope);
+        float slopes[NIB_LANES];
+        for (int64_t i = 0; i < a->width; i += NIB_LANES) {
+            const nib_lanes d = nib__lanes_load_at(dy, i, a->width);
+            sum = nib__lanes_fma(d, nib__lanes_load_at(up, i, a->width), sum);
+            nib__lanes_store_at(a->dup + m * a->ldu, i, a->width, nib__lanes_mul(d, y));
+        }
+        nib__lanes_store(slopes, slope);
+        a->dgate[m * a->ld] = nib__lanes_sum(sum) * slopes[0];
     }
 }
 
@@ -214,7 +244,7 @@ static void clamped_dx(const nib_swiglu_dx *a, int64_t m0, int64_t m1)
         for (int64_t i = 0; i < a->width; i += NIB_LANES) {
             const nib_lanes d = nib__lanes_load_at(a->dy + m * a->ldy, i, a->width),
                             gate = nib__lanes_load_at(a->gate + m * a->ld, i, a->width),
-                            up = nib__lanes_load_at(a->up + m * a->ld, i, a->width);
+                            up = nib__lanes_load_at(a->up + m * a->ldu, i, a->width);
             const nib_lanes g = nib__lanes_min(most, gate),
                             u = nib__lanes_max(least, nib__lanes_min(most, up)),
                             x = nib__lanes_mul(g, slope),
@@ -234,23 +264,29 @@ static void clamped_dx(const nib_swiglu_dx *a, int64_t m0, int64_t m1)
                 dup[l] = ups[l] > a->limit || ups[l] < -a->limit ? 0.0f : dup[l];
             }
             nib__lanes_store_at(a->dgate + m * a->ld, i, a->width, nib__lanes_load(dgate));
-            nib__lanes_store_at(a->dup + m * a->ld, i, a->width, nib__lanes_load(dup));
+            nib__lanes_store_at(a->dup + m * a->ldu, i, a->width, nib__lanes_load(dup));
         }
 }
 
 void NIB_TRAIN(swiglu_dx)(const nib_swiglu_dx *a, int64_t m0, int64_t m1)
 {
-    const bool gelu = a->activation == NIB_GELU_TANH;
+    const bool gelu = a->activation == NIB_GELU_TANH, sigmoid = a->activation == NIB_SIGMOID;
     if (a->activation == NIB_SWIGLU_CLAMPED)
         clamped_dx(a, m0, m1);
+    else if (a->one_gate)
+        one_gate_dx(a, m0, m1);
     else if (gelu && a->up != NULL)
-        swiglu_dx_as(a, m0, m1, true, true);
+        swiglu_dx_as(a, m0, m1, NIB_GELU_TANH, true);
     else if (gelu)
-        swiglu_dx_as(a, m0, m1, true, false);
+        swiglu_dx_as(a, m0, m1, NIB_GELU_TANH, false);
+    else if (sigmoid && a->up != NULL)
+        swiglu_dx_as(a, m0, m1, NIB_SIGMOID, true);
+    else if (sigmoid)
+        swiglu_dx_as(a, m0, m1, NIB_SIGMOID, false);
     else if (a->up != NULL)
-        swiglu_dx_as(a, m0, m1, false, true);
+        swiglu_dx_as(a, m0, m1, NIB_SILU, true);
     else
-        swiglu_dx_as(a, m0, m1, false, false);
+        swiglu_dx_as(a, m0, m1, NIB_SILU, false);
 }
 
 NIB_INLINE void scale_dx_as(const nib_scale_dx *a, int64_t m0, int64_t m1, bool capped)

@@ -40,7 +40,8 @@ static const nib_kernel rows[] = {
     ROWS(norm_dw_f32, NORM_DW, norm_dw, F32,
          "sums over tokens in blocks of 256, 64 columns at a time"),
     ROWS(swiglu_dx_f32, SWIGLU_DX, swiglu_dx, LANES,
-         "gradient of silu, tanh gelu or the clamped swiglu, with the exp of the forward pass"),
+         "gradient of silu, tanh gelu, sigmoid or the clamped swiglu, with the exp of the forward "
+         "pass"),
     ROWS(scale_dx_f32, SCALE_DX, scale_dx, LANES, "gradient of scaling, capped or not"),
     ROWS(sinks_dw_f32, SINKS_DW, sinks_dw, LANES, "gradients of the sinks of attention"),
     ROWS(embed_dw_f32, EMBED_DW, embed_dw, F32, "adds tokens into the table's rows in order"),

@@ -50,7 +50,7 @@ static void render_markdown(nib_text *out)
         "on OpenCL devices and on NVIDIA GPUs,\nfrom a Hugging Face directory, and from GGUF if "
         "it has a name there. It trains in every\nway that [training.md](training.md) describes, "
         "except "
-        "LFM2, Qwen3-Next, Qwen3.5, and Gemma 4 E2B and E4B, which cannot be trained.\n"
+        "Gemma 4 E2B and E4B, which cannot be trained.\n"
         "Logits and gradients are "
         "compared with "
         "those of "
