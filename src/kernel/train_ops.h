@@ -90,7 +90,8 @@ typedef struct nib_norm_dw {
  *
  * NIB_SIGMOID: dup = dy * s, and the last factor is s * (1 / (1 + e^gate)).
  *
- * One gate for all columns: dy * up is a sum over the columns in lanes, one fused multiply-add each.
+ * One gate for all columns: dy * up is a sum over the columns in lanes, one fused multiply-add
+ * each.
  *
  * NIB_SWIGLU_CLAMPED, with the forward g, u and s = 1 / (1 + e^(-alpha g)): dup = dy * (g / (1 +
  * e^(-alpha g))),
@@ -152,10 +153,10 @@ typedef struct nib_gather_dx {
     int64_t m, width, ldy, lddx;
 } nib_gather_dx;
 
-/* Gradients of nib_delta_gates, in f64 with the forward formulas and rounded once: db = dbeta * beta
- * * (1 - beta); with z = a + dt_bias, r the rate e^a_log and e = ddecay * decay, da = -e * r / (1 +
- * e^-z), which is also that of dt_bias, and dlog = -e * r * log(1 + e^z), or e * log(1 + e^z) of a
- * given rate. */
+/* Gradients of nib_delta_gates, in f64 with the forward formulas and rounded once: db = dbeta *
+ * beta * (1 - beta); with z = a + dt_bias, r the rate e^a_log and e = ddecay * decay, da = -e * r /
+ * (1 + e^-z), which is also that of dt_bias, and dlog = -e * r * log(1 + e^z), or e * log(1 + e^z)
+ * of a given rate. */
 typedef struct nib_delta_gates_dx {
     const float *dgates;          /* [m][ldg] as nib_delta_gates.out */
     const float *b, *a;           /* [m][ldb], [m][lda] */
@@ -165,8 +166,8 @@ typedef struct nib_delta_gates_dx {
     int64_t m, heads, ldg, ldb, lda;
 } nib_delta_gates_dx;
 
-/* Gradients of nib_ssm_gates, likewise: dz = (dstep - e * rate) / (1 + e^-z), or 0 where the step is
- * limited; dlog = -e * rate * step. */
+/* Gradients of nib_ssm_gates, likewise: dz = (dstep - e * rate) / (1 + e^-z), or 0 where the step
+ * is limited; dlog = -e * rate * step. */
 typedef struct nib_ssm_gates_dx {
     const float *dgates;         /* [m][ldg] as nib_ssm_gates.out */
     const float *x;              /* [m][ldx], of the heads */
@@ -187,9 +188,9 @@ typedef struct nib_ssm_gates_dx {
  *       dskip = dout . x;  dB = dS (dt x);  ddecay = sum of dS P;  dS = decay dS
  *
  * Columns are taken in blocks of NIB_MATRIX_COLUMNS, those of a head ascending, heads that share a
- * key ascending. Per column, sums over the key's channels are fused multiply-adds, ascending, from 0
- * (du, and ddecay in lanes). Sums over columns (dq^, dk^, dbeta, ddt, ddecay, dskip) run in the 16
- * lanes of a block, first to second vector, one tree, then blocks are added. Then, with n = 1 /
+ * key ascending. Per column, sums over the key's channels are fused multiply-adds, ascending, from
+ * 0 (du, and ddecay in lanes). Sums over columns (dq^, dk^, dbeta, ddt, ddecay, dskip) run in the
+ * 16 lanes of a block, first to second vector, one tree, then blocks are added. Then, with n = 1 /
  * sqrt(|k|^2 + 1e-6): dk = n * (dk^ - k * n^2 (k . dk^)), the difference fused, the dot product in
  * lanes; dq likewise, n times key_dim^-1/2. */
 typedef struct nib_recurrence_dx {
@@ -203,12 +204,12 @@ typedef struct nib_recurrence_dx {
     nib_matrix_size size;
 } nib_recurrence_dx;
 
-/* Gradients of a short convolution (nib_short_conv) over documents, each of which starts at position
- * 0. The sum c over taps is computed again, with the bits of the forward pass. With silu, s the
- * sigmoid of c and the last sum fused: dsum = dy * (s * (1 + c * (1 - s))); with the gate after it,
- * dafter = dy * c and dsum = dy * after. du of a token is the sum from 0 over the tokens of its
- * document whose taps read it, ascending, of weight * dsum, fused. With the gate before it, dbefore
- * = du * x and dx = du * before; else dx = du. */
+/* Gradients of a short convolution (nib_short_conv) over documents, each of which starts at
+ * position 0. The sum c over taps is computed again, with the bits of the forward pass. With silu,
+ * s the sigmoid of c and the last sum fused: dsum = dy * (s * (1 + c * (1 - s))); with the gate
+ * after it, dafter = dy * c and dsum = dy * after. du of a token is the sum from 0 over the tokens
+ * of its document whose taps read it, ascending, of weight * dsum, fused. With the gate before it,
+ * dbefore = du * x and dx = du * before; else dx = du. */
 typedef struct nib_short_conv_dx {
     const float *x, *before, *after; /* [m][ldx] as in nib_short_conv; gates may be NULL */
     const float *weight;             /* [taps][channels] */

@@ -58,7 +58,8 @@ NIB_INLINE bool nib__param_has_gradient(const nib_param *p)
  * embedding) normal with deviation width^-1/2, cut at 3 deviations; gate, q, k, v 0.02 and up,
  * down, o, routers and sinks 0.02 / sqrt(2 (layer + 1)), cut at +-2; norms, factors and numbers of
  * layers 1, biases 0. Beyond torchtitan: taps of short convolutions as PyTorch's Conv1d, uniform
- * within taps^-1/2; A_log the log of a uniform value from 0 to 16, dt_bias and D 1. Each value depends only on the seed, its parameter and its position. */
+ * within taps^-1/2; A_log the log of a uniform value from 0 to 16, dt_bias and D 1. Each value
+ * depends only on the seed, its parameter and its position. */
 void nib__params_init(float *block, const nib_params *params, bool tied, uint64_t seed,
                       nib_pool *pool);
 /* Loads the values from the network's checkpoint, in any storage format. */

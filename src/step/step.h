@@ -316,8 +316,8 @@ void nib__step_run_tokens(const nib_step *step, const nib_kernel *row, const voi
 /* step_run.c: runs items of different sizes, one at a time. */
 void nib__step_run_items(const nib_step *step, const nib_kernel *row, const void *args,
                          int64_t count);
-/* step_run.c: sets all columns of a buffer but `count` from `first` on to zero, in all rows or those
- * of a worker's copy. */
+/* step_run.c: sets all columns of a buffer but `count` from `first` on to zero, in all rows or
+ * those of a worker's copy. */
 void nib__step_clear_others(const nib_step *step, int buffer, int64_t first, int64_t count);
 /* step_run.c: runs one operation, on all rows or on those of a worker's copy. Cannot fail on the
  * CPU. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Running the operations of layers that keep a state in place of keys and values: short
- * convolutions, the gated delta rule and Mamba-2. In training a state begins with each document and nothing reads it after the pass,
- * so all layers and documents use one state in turn.
+ * convolutions, the gated delta rule and Mamba-2. In training a state begins with each document and
+ * nothing reads it after the pass, so all layers and documents use one state in turn.
  */
 #ifndef NIB_STEP_STATES_H
 #define NIB_STEP_STATES_H

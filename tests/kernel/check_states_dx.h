@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For the kernel checker: the gradients of short convolutions and of recurrences over matrices, over
- * documents, of gates and of copied columns. One call must give the same bits as one call for each item or token.
+ * For the kernel checker: the gradients of short convolutions and of recurrences over matrices,
+ * over documents, of gates and of copied columns. One call must give the same bits as one call for
+ * each item or token.
  */
 #ifndef NIB_CHECK_STATES_DX_H
 #define NIB_CHECK_STATES_DX_H

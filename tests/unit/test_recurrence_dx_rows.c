@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gradients of recurrences over matrices, their gates, copied columns (recurrence_dx_rows.c) and
- * short convolutions (conv_rows.c) against central differences of f64 forward functions written
+ * The gradients of recurrences over matrices, their gates, copied columns (recurrence_dx_rows.c)
+ * and short convolutions (conv_rows.c) against central differences of f64 forward functions written
  * here, over two documents, the first longer than a chunk. Every check runs on every row that this
  * machine can run.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The code of the rows of the short convolution and of its gradients, written once on lanes and compiled per instruction set.
- * Each including file names its functions through NIB_CONV(name). Lanes are channels, so nothing is
- * summed across them.
+ * The code of the rows of the short convolution and of its gradients, written once on lanes and
+ * compiled per instruction set. Each including file names its functions through NIB_CONV(name).
+ * Lanes are channels, so nothing is summed across them.
  */
 #include "lanes.h"
 #include "ops.h"

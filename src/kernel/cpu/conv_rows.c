@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of short convolutions and their gradients. The plain C is conv_body.h, as for every instruction set.
+ * Rows of short convolutions and their gradients. The plain C is conv_body.h, as for every
+ * instruction set.
  */
 #include "conv_rows.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The gradients of both recurrences over matrices, written once on lanes and compiled per
- * instruction set. train_ops.h has the formulas and the order of sums. Each including file names its
- * functions through NIB_RECURRENCE_DX(name).
+ * instruction set. train_ops.h has the formulas and the order of sums. Each including file names
+ * its functions through NIB_RECURRENCE_DX(name).
  *
  * A block of columns of a head goes through its document twice. The first time keeps the state
  * before each chunk of tokens. Then, from the last chunk to the first, the states of a chunk are
