@@ -225,6 +225,10 @@ static void write_head(nib_jsonw *w, nib_call *call)
     if (!call->settings_told && call->settings.setting_count > 0)
         nib__ledger_settings_json(&call->settings, w);
     call->settings_told = true; /* in a stream only the first chunk has them */
+    if (!call->notes_told && (call->settings.note_count > 0 || call->settings.failed)) {
+        nib__ledger_notes_json(&call->settings, w);
+        call->notes_told = true;
+    }
     nib__jsonw_key(w, "choices");
     nib__jsonw_array(w);
 }

@@ -85,6 +85,7 @@ struct nib_call {
     nib_constraint *constraint; /* on the answers; NULL: none */
     nib_ledger settings;        /* settings not done as asked */
     bool settings_told;         /* they are in the answer */
+    bool notes_told;            /* so are the notes, which an answer gets when it is over */
     nib_text out;               /* bytes of the answer; those before `read` were read */
     size_t read;
     int http, retry_s;
@@ -190,6 +191,8 @@ bool nib__call_constrain_tools(nib_call *call);
 
 /* Fills in the call's settings. With --strict, refuses settings that are not allowed. */
 bool nib__call_settings(nib_call *call);
+/* Adds notes on how the cache served the call, once its choices have ended. */
+void nib__call_note_cache(nib_call *call);
 
 /* ---- service_call.c ---- */
 

@@ -277,6 +277,8 @@ static void on_finish(void *ctx, nib_finish finish, const nib_err *err)
     }
     if (c->text.held.failed && call->error.http == 0)
         nib__call_no_memory(call);
+    if (call->ended == call->choice_count)
+        nib__call_note_cache(call);
     nib__answer_end(c);
     nib__answer_release(c);
     if (call->ended == call->choice_count)

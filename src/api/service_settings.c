@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The ledger of one request: settings that are not done as asked but not refused either. The answer
- * lists them as `settings`; with --strict the request is refused.
+ * lists them as `settings`; with --strict the request is refused. Its `notes` say what the cache did.
  */
 #include "service.h"
 
@@ -44,4 +44,12 @@ bool nib__call_settings(nib_call *call)
         return true;
     return status == NIB_NOT_AS_ASKED ? nib__call_refuse(call, 400, "", NULL, err.text)
                                       : nib__call_refuse_status(call, "messages", &err);
+}
+
+void nib__call_note_cache(nib_call *call)
+{
+    const nib_token_counts t = nib__call_tokens(call);
+    nib__note_recomputed(&call->settings, t.prompt, t.cached, t.recomputed, t.why);
+    nib__ledger_copy_notes(&call->settings, &call->service->session->plan->assignment.ledger,
+                           "keys");
 }

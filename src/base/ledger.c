@@ -117,6 +117,21 @@ void nib__ledger_add_note(nib_ledger *ledger, const char *code, const char *form
     add_reason(ledger, &ledger->notes, &ledger->note_count, code, text);
 }
 
+bool nib__ledger_has_note(const nib_ledger *ledger, const char *code)
+{
+    for (size_t i = 0; i < ledger->note_count; i++)
+        if (strcmp(ledger->notes[i].code, code) == 0)
+            return true;
+    return false;
+}
+
+void nib__ledger_copy_notes(nib_ledger *ledger, const nib_ledger *from, const char *code)
+{
+    for (size_t i = 0; i < from->note_count; i++)
+        if (strcmp(from->notes[i].code, code) == 0)
+            nib__ledger_add_note(ledger, from->notes[i].code, "%s", from->notes[i].text);
+}
+
 void nib__ledger_add_reason(nib_ledger *ledger, nib_ledger_layer *layer, const char *code,
                             const char *text)
 {
@@ -461,6 +476,13 @@ void nib__ledger_settings_json(const nib_ledger *ledger, nib_jsonw *w)
     nib__jsonw_array_end(w);
 }
 
+void nib__ledger_notes_json(const nib_ledger *ledger, nib_jsonw *w)
+{
+    if (ledger->failed)
+        w->text->failed = true;
+    json_reasons(w, "notes", ledger->notes, ledger->note_count);
+}
+
 void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w)
 {
     if (ledger->failed)
@@ -476,7 +498,7 @@ void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w)
         json_tensor(w, &ledger->tensors[i]);
     nib__jsonw_array_end(w);
     nib__ledger_settings_json(ledger, w);
-    json_reasons(w, "notes", ledger->notes, ledger->note_count);
+    nib__ledger_notes_json(ledger, w);
     const nib_ledger_counts counts = nib__ledger_count(ledger);
     nib__jsonw_key(w, "counts");
     nib__jsonw_object(w);

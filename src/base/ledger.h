@@ -160,6 +160,10 @@ bool nib__setting_code_is_known(const char *code);
 nib_status nib__ledger_strict(const nib_ledger *ledger, nib_err *err);
 void nib__ledger_add_note(nib_ledger *ledger, const char *code, const char *format, ...)
     NIB_PRINTF(3, 4);
+/* Whether there is a note with this code. */
+bool nib__ledger_has_note(const nib_ledger *ledger, const char *code);
+/* Adds the notes of another ledger that have this code. */
+void nib__ledger_copy_notes(nib_ledger *ledger, const nib_ledger *from, const char *code);
 const char *nib__ledger_text_v(nib_ledger *ledger, const char *format, va_list args);
 /* Makes room for one more element at the end of an array; returns the array, NULL when memory ran
  * out. */
@@ -191,8 +195,9 @@ bool nib__ledger_is_linear(const nib_ledger_layer *layer);
 /* Writes the members "layers", "tensors", "settings", "notes" and "counts" into the open JSON
  * object of w; docs/formats.md describes them. */
 void nib__ledger_json(const nib_ledger *ledger, nib_jsonw *w);
-/* Writes the member "settings" only. */
+/* Writes the member "settings" only; the member "notes" only. */
 void nib__ledger_settings_json(const nib_ledger *ledger, nib_jsonw *w);
+void nib__ledger_notes_json(const nib_ledger *ledger, nib_jsonw *w);
 /* Renders the table, with layers that share asked, done and reasons folded into one line with a
  * count; then every substitution in full. */
 void nib__ledger_render(const nib_ledger *ledger, bool fold, nib_text *out);

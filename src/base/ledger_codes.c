@@ -122,6 +122,8 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_NOTE, "format", "the output's format stores codes in more bits than another would"},
     {NIB_LEDGER_NOTE, "host", "what stays on the host while a device trains"},
     {NIB_LEDGER_NOTE, "imatrix", "layers of which an importance matrix has few inputs or none"},
+    {NIB_LEDGER_NOTE, "keys",
+     "keys that do not bear the type of the KV cache, as the first text has shown"},
     {NIB_LEDGER_NOTE, "lookup", "prompt lookup drafts several tokens per step"},
     {NIB_LEDGER_NOTE, "memory", "bytes of weights, KV cache and buffers"},
     {NIB_LEDGER_NOTE, "method",
@@ -134,6 +136,8 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_NOTE, "qat", "the scheme that quantization-aware training trains for"},
     {NIB_LEDGER_NOTE, "receipt",
      "by which version and device a checked receipt is, and what could not be made again"},
+    {NIB_LEDGER_NOTE, "recomputed",
+     "prompt tokens that the KV cache had, but that were computed again"},
     {NIB_LEDGER_NOTE, "rope", "how RoPE is scaled where a GGUF has no key for it"},
     {NIB_LEDGER_NOTE, "sandbox",
      "what the process can no longer do once its files are open, and what this system lacks for "

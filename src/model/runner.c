@@ -678,7 +678,7 @@ static void judge_keys(nib_runner *r)
     const int64_t layer = nib__key_check_worst(r->key_check, &e);
     nib__key_check_close(r->key_check);
     r->key_check = NULL;
-    if (nib__key_check_bears(&e) || to->log == NULL)
+    if (nib__key_check_bears(&e))
         return;
     nib__format(
         line, sizeof line,
@@ -689,7 +689,10 @@ static void judge_keys(nib_runner *r)
         "what each type costs",
         r->net->path, layer, nib__kv_name(types, r->kv.types), e.error, e.positions, e.spread,
         e.error);
-    to->log(to->ctx, line);
+    if (r->ledger != NULL)
+        nib__ledger_add_note(r->ledger, "keys", "%s", line);
+    if (to->log != NULL)
+        to->log(to->ctx, line);
 }
 
 nib_status nib__runner_step(nib_runner *r, const nib_slot *slots, size_t count,

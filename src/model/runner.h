@@ -89,6 +89,7 @@ typedef struct nib_runner {
     int32_t *failed;    /* on the GPU: [layers] what SORT says of its choice; NULL: none there */
     int32_t *failures;  /* [layers] the same on the host, after a pass */
     nib_key_check *key_check; /* until the first text has been seen; NULL: nothing to check */
+    nib_ledger *ledger;       /* gets a note on what that text shows; NULL: only the log does */
     nib_refusal refusal;
     nib_staging staging; /* while weights are loaded */
 } nib_runner;

@@ -5,6 +5,7 @@
  */
 #include "draft.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 enum {
@@ -24,6 +25,22 @@ const char *const nib__recompute_names[NIB_RECOMPUTE_COUNT] = {
     [NIB_RECOMPUTE_WINDOW] = "window",
     [NIB_RECOMPUTE_BLOCK] = "block",
 };
+
+void nib__note_recomputed(nib_ledger *ledger, int64_t prompt, int64_t cached, int64_t recomputed,
+                          nib_recompute why)
+{
+    static const char *const reasons[NIB_RECOMPUTE_COUNT] = {
+        [NIB_RECOMPUTE_NONE] = "",
+        [NIB_RECOMPUTE_STATE] = "layers with a state keep it at a few positions only (--snapshots)",
+        [NIB_RECOMPUTE_WINDOW] = "layers with a window no longer have the positions before them",
+        [NIB_RECOMPUTE_BLOCK] = "another text is still writing the last block of 64 positions",
+    };
+    if (recomputed > 0)
+        nib__ledger_add_note(ledger, "recomputed",
+                             "the KV cache had %" PRId64 " of the %" PRId64
+                             " prompt tokens, and %" PRId64 " of these were computed again: %s",
+                             cached + recomputed, prompt, recomputed, reasons[why]);
+}
 
 /* A sequence: what its cache holds, and for which job. */
 typedef struct sequence {

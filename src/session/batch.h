@@ -52,6 +52,11 @@ typedef enum nib_recompute {
 /* "state", "window", "block". */
 extern const char *const nib__recompute_names[NIB_RECOMPUTE_COUNT];
 
+/* Adds a note to the ledger of a request if some of its prompt tokens were computed again. cached:
+ * those that it continued from. */
+void nib__note_recomputed(nib_ledger *ledger, int64_t prompt, int64_t cached, int64_t recomputed,
+                          nib_recompute why);
+
 typedef struct nib_job nib_job;
 struct nib_job {
     /* the request; must stay valid until the job ends */

@@ -148,6 +148,20 @@ static nib_status put_answer(void *ctx, const char *bytes, size_t size)
     return a->text.failed ? NIB_NO_MEMORY : a->sink->write(a->sink->ctx, bytes, size);
 }
 
+/* Says once in a conversation that cached tokens are computed again. */
+static nib_status generate(nib_chat_session *c, const nib_prompt *prompt,
+                           const nib_generate_options *o, const nib_sink *sink,
+                           nib_generate_stats *stats, nib_err *err)
+{
+    const nib_callbacks *to = &c->session->model->engine->callbacks;
+    const bool said = nib__ledger_has_note(&c->settings, "recomputed");
+    const nib_status status = nib__generate(c->session, c->batch, prompt, o, sink, stats,
+                                            said ? NULL : &c->settings, err);
+    if (!said && nib__ledger_has_note(&c->settings, "recomputed") && to->log != NULL)
+        to->log(to->ctx, c->settings.notes[c->settings.note_count - 1].text);
+    return status;
+}
+
 /* Adds the user's message and the answer; on failure the caller drops them. */
 static nib_status add_turn(nib_chat_session *c, const char *text, const nib_generate_options *o,
                            int64_t now, const nib_sink *sink, nib_generate_stats *stats,
@@ -161,7 +175,7 @@ static nib_status add_turn(nib_chat_session *c, const char *text, const nib_gene
     NIB_TRY(encode(c, now, &ids, &prompt.count, err));
     prompt.ids = ids;
     nib__text_init(&a.text, allocator_of(c));
-    nib_status status = nib__generate(c->session, c->batch, &prompt, o, &kept, stats, err);
+    nib_status status = generate(c, &prompt, o, &kept, stats, err);
     if (status == NIB_OK)
         status = add_message(c, "assistant", a.text.size > 0 ? a.text.at : "", a.text.size, err);
     nib__text_free(&a.text);

@@ -362,7 +362,7 @@ static void close_parts(nib_generator *g)
 
 nib_status nib__generate(nib_session *session, nib_batch *batch, const nib_prompt *prompt,
                          const nib_generate_options *options, const nib_sink *sink,
-                         nib_generate_stats *stats, nib_err *err)
+                         nib_generate_stats *stats, nib_ledger *ledger, nib_err *err)
 {
     nib_generator g = {
         .session = session, .batch = batch, .prompt = *prompt, .options = *options, .sink = sink};
@@ -375,6 +375,8 @@ nib_status nib__generate(nib_session *session, nib_batch *batch, const nib_promp
     if (opened)
         fill_stats(&g);
     *stats = g.stats;
+    if (opened && ledger != NULL)
+        nib__note_recomputed(ledger, g.job.prompt_count, g.job.cached, g.job.recomputed, g.job.why);
     close_parts(&g);
     return status;
 }
@@ -460,7 +462,7 @@ static nib_status generate_alone(nib_session *session, const nib_prompt *prompt,
     NIB_TRY(nib__batch_open(&batch, session, 1, err));
     nib_status status = nib__session_enter(session, err);
     if (status == NIB_OK) {
-        status = nib__generate(session, batch, prompt, options, sink, stats, err);
+        status = nib__generate(session, batch, prompt, options, sink, stats, NULL, err);
         nib__session_leave(session);
     }
     if (status == NIB_OK && stats->finish == NIB_FINISH_CANCELLED && stats->new_tokens == 0)

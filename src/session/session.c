@@ -84,6 +84,7 @@ static nib_status open_session(nib_session **out, nib_model *model, const nib_pl
         nib_session_close(s);
         return status;
     }
+    s->runner.ledger = &s->plan->assignment.ledger;
     log_repacked(s);
     *out = s;
     return NIB_OK;

@@ -81,3 +81,18 @@ equal 'int4 does not bear a smaller one' 1 "$(said eval copy --text text.txt --c
 equal 'int8 does' 0 "$(said eval copy --text text.txt --cache-type int8)"
 equal 'rotated int8 bears the larger one' 0 "$(said eval larger --text text.txt --cache-type int8-hadamard)"
 equal 'a short prompt is continued by what is generated' 1 "$(said generate larger -p Once -n 80 --ignore-eos --temp 0 --cache-type int8)"
+
+# the same sentence in the ledgers of the run and of a request
+printf 'Once upon a time\n/plan\n' | nibble chat larger --chat-template "$REPO/examples/tales.jinja" -n 80 --ignore-eos --temp 0 --cache-type int8 >out 2>err
+check 'in the ledger of the run' grep -q 'note: .*larger: the keys of layer 2 do not bear' <(tr -s '\n ' ' ' <err)
+nibble serve larger --port 0 --cache-type int8 >out 2>log &
+server=$!
+trap 'kill -9 $server 2>/dev/null || true' EXIT
+for _ in $(seq 6000); do
+    address=$(sed -n 's|.* at \(http://.*\)/$|\1|p' log)
+    [ -z "$address" ] || break
+    sleep 0.01
+done
+curl -s "$address/v1/completions" -d '{"prompt": "Once", "max_tokens": 80, "ignore_eos": true}' >answer.json
+equal 'in the ledger of a request' 'keys larger: the keys of layer 2 do not bear --cache-type int8' "$(python3 -c 'import json; n = json.load(open("answer.json"))["notes"][0]; print(n["code"], n["text"].split(":")[0] + ":" + n["text"].split(":")[1])')"
+kill $server

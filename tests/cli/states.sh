@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Models whose layers keep states (short convolutions, gated DeltaNet, Mamba-2), small and random, with the tokenizer of
+# nibble-tales: what a conversation computes again.
+tool=$REPO/build/release/tools/random_checkpoint
+[ -x "$tool" ] || tool=$(dirname "$NIBBLE")/tools/random_checkpoint
+if [ ! -x "$tool" ]; then
+    skipped 'states' 'no build/release/tools/random_checkpoint (make tools)'
+    exit
+fi
+template=$REPO/examples/tales.jinja
+for family in lfm2 qwen3_next granite_hybrid; do
+    mkdir shape
+    sed -E 's/"(vocab_size": )[0-9]+/"\12256/' "$REPO/tests/golden/models/$family/config.json" >shape/config.json
+    "$tool" shape $family >"$seen.tool" 2>&1 || check "$family: random_checkpoint writes a model" false
+    cp "$MODEL"/tokenizer*.json $family
+    rm -r shape
+done
+
+# a conversation says once that it computes cached tokens again
+for family in lfm2 granite_hybrid; do
+    printf '%s\n' 'The wolf said to the king' /reset 'The wolf said to the queen' /reset 'The wolf said no' /stats |
+        nibble chat $family --chat-template "$template" -n 90 --temp 0 --ignore-eos >out 2>err
+    equal "$family: said once" 1 "$(grep -c 'prompt tokens, and [0-9]* of these were computed again: layers with a state keep it at a few positions only' err)"
+    check "$family: /stats has the numbers" grep -qE '^prompt +[0-9]+ tokens, [0-9]+ of them cached, [1-9][0-9]* recomputed \(state\)' err
+done
