@@ -24,6 +24,8 @@ typedef struct tried {
 typedef struct trial {
     nib_model *model;
     const nib_advise_options *options;
+    const char *device;           /* that every type runs on; NULL: the recipe's, or the CPU */
+    nib_type dtype;               /* of the activations */
     nib_session *base;            /* with the cache in the type of the activations */
     tried items[NIB_CACHE_COSTS]; /* [count] */
     size_t count;
@@ -40,11 +42,6 @@ static nib_status check_options(const trial *t, nib_err *err)
         return nib__fail(err, NIB_USAGE,
                          "%s has no weights; cache types are compared by running a model",
                          t->model->net.path);
-    if (r->device != NULL && strcmp(r->device, "cpu") != 0)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "int8 and int4 keys and values run on the CPU, not on %s; leave out "
-                         "--device",
-                         r->device);
     if (r->cache != NULL)
         return nib__fail(err, NIB_USAGE,
                          "--cache-type %s and a comparison of cache types; leave one out",
@@ -60,17 +57,91 @@ static nib_status check_options(const trial *t, nib_err *err)
     return NIB_OK;
 }
 
-static nib_status open_session(nib_session **out, const trial *t, const char *cache,
-                               uint64_t *token_bytes, nib_err *err)
+static nib_status open_plan(nib_plan **out, const trial *t, const char *device, const char *cache,
+                            nib_err *err)
 {
     const nib_request *asked = t->options->request;
     const nib_request r = {.recipe = asked->recipe,
                            .dtype = asked->dtype,
+                           .device = device,
                            .cache = cache,
                            .context = asked->context,
                            .lookup = -1};
+    return nib_plan_open(out, t->model, &r, err);
+}
+
+/* The types to try: those named, or the usual ones. */
+static const char *type_at(const trial *t, size_t i)
+{
+    const nib_strings *own = t->options->caches;
+    return own->count > 0 ? own->items[i] : usual[i];
+}
+
+static size_t type_count(const trial *t)
+{
+    const nib_strings *own = t->options->caches;
+    return own->count > 0 ? own->count : COUNT(usual);
+}
+
+/* Whether the model's heads can be rotated, if the type rotates them. */
+static bool applies(const trial *t, const char *name)
+{
+    nib_kv_types types;
+    const nib_config *c = &t->model->net.config;
+    if (!nib__kv_parse(&types, name) || types.keys.type == t->dtype)
+        return false;
+    if (c->latent.rank > 0 && !nib__kv_alike(types))
+        return false;
+    const int64_t head = nib__kv_shape(c, 1, 1, types).head_dim;
+    return !(types.keys.hadamard || types.values.hadamard) ||
+           (nib__hadamard_block(head, c->latent.rank) > 1 && head <= NIB_HADAMARD_MOST &&
+            (c->global_head_dim == 0 || (nib__hadamard_block(c->global_head_dim, 0) > 1 &&
+                                         c->global_head_dim <= NIB_HADAMARD_MOST)));
+}
+
+static bool is_tried(const trial *t, const char *name)
+{
+    return t->options->caches->count > 0 || applies(t, name);
+}
+
+/* Plans the type, as nothing is measured if one of them cannot run. --device auto chooses one device
+ * for all types: the CPU if they would run on different ones. */
+static nib_status plan_type(trial *t, const char *name, nib_err *err)
+{
     nib_plan *plan;
-    NIB_TRY(nib_plan_open(&plan, t->model, &r, err));
+    NIB_TRY(open_plan(&plan, t, t->options->request->device, name, err));
+    nib_status status = nib_plan_status(plan, err);
+    const char *chosen = plan->machine.name; /* of --device auto: the engine's */
+    if (status == NIB_NOT_AS_ASKED && name != NULL)
+        status =
+            nib__fail(err, status,
+                      "a KV cache in %s does not run on %s; leave out --device, or say "
+                      "--device auto. `nibble plan --device %s --cache-type %s` has the reason",
+                      name, chosen, chosen, name);
+    t->dtype = plan->policy.dtype;
+    if (nib__plan_is_auto(plan))
+        t->device = t->device == NULL || strcmp(t->device, chosen) == 0 ? chosen : "cpu";
+    nib_plan_close(plan);
+    return status;
+}
+
+static nib_status choose_device(trial *t, nib_err *err)
+{
+    const char *asked = t->options->request->device;
+    NIB_TRY(plan_type(t, NULL, err));
+    for (size_t i = 0; i < type_count(t); i++)
+        if (is_tried(t, type_at(t, i)))
+            NIB_TRY(plan_type(t, type_at(t, i), err));
+    if (t->device == NULL)
+        t->device = asked;
+    return NIB_OK;
+}
+
+static nib_status open_session(nib_session **out, const trial *t, const char *cache,
+                               uint64_t *token_bytes, nib_err *err)
+{
+    nib_plan *plan;
+    NIB_TRY(open_plan(&plan, t, t->device, cache, err));
     *token_bytes = nib__plan_token_bytes(plan);
     const nib_status status = nib_session_open(out, t->model, plan, 1, err);
     nib_plan_close(plan);
@@ -91,30 +162,11 @@ static nib_status try_type(trial *t, const char *name, nib_err *err)
     return status;
 }
 
-/* Whether the model's heads can be rotated, if the type rotates them. */
-static bool applies(const trial *t, const char *name)
-{
-    nib_kv_types types;
-    const nib_config *c = &t->model->net.config;
-    if (!nib__kv_parse(&types, name) || types.keys.type == t->base->plan->policy.dtype)
-        return false;
-    if (c->latent.rank > 0 && !nib__kv_alike(types))
-        return false;
-    const int64_t head = nib__kv_shape(c, 1, 1, types).head_dim;
-    return !(types.keys.hadamard || types.values.hadamard) ||
-           (nib__hadamard_block(head, c->latent.rank) > 1 && head <= NIB_HADAMARD_MOST &&
-            (c->global_head_dim == 0 || (nib__hadamard_block(c->global_head_dim, 0) > 1 &&
-                                         c->global_head_dim <= NIB_HADAMARD_MOST)));
-}
-
 static nib_status try_all(trial *t, nib_err *err)
 {
-    const nib_strings *own = t->options->caches;
-    for (size_t i = 0; i < own->count; i++)
-        NIB_TRY(try_type(t, own->items[i], err));
-    for (size_t i = 0; own->count == 0 && i < COUNT(usual); i++)
-        if (applies(t, usual[i]))
-            NIB_TRY(try_type(t, usual[i], err));
+    for (size_t i = 0; i < type_count(t); i++)
+        if (is_tried(t, type_at(t, i)))
+            NIB_TRY(try_type(t, type_at(t, i), err));
     return NIB_OK;
 }
 
@@ -124,9 +176,9 @@ static void render(const trial *t, uint64_t base_bytes, nib_text *out)
 {
     const nib_plan *plan = t->base->plan;
     char tokens[32];
-    nib__text_format(out, "%s tokens of %s, each cache type against %s\n\n",
+    nib__text_format(out, "%s tokens of %s, each cache type against %s, on %s\n\n",
                      nib__format_count(tokens, (uint64_t)t->items[0].result.predicted),
-                     t->options->text_path, plan->cache_name);
+                     t->options->text_path, plan->cache_name, plan->machine.name);
     nib__text_format(out, "%-22s %9s %7s  %-11s %-24s %s\n", "KV cache", "B/token", "share",
                      "KL, nats", "95 %", "same top-1");
     nib__text_format(out, "%-22s %9" PRIu64 " %5d %%  %-11s %-24s %s\n", plan->cache_name,
@@ -154,6 +206,7 @@ static void write_json(const trial *t, uint64_t base_bytes, nib_text *out)
     nib__jsonw_pair_string(&w, "model",
                            t->options->name != NULL ? t->options->name : t->model->net.path);
     nib__jsonw_pair_string(&w, "dtype", nib__type_name(plan->policy.dtype));
+    nib__jsonw_pair_string(&w, "device", plan->machine.name);
     nib__jsonw_pair_string(&w, "text", t->options->text_path);
     nib__jsonw_pair_int(&w, "predicted", t->items[0].result.predicted);
     nib__jsonw_pair_string(&w, "against", plan->cache_name);
@@ -225,6 +278,8 @@ nib_status nib__advise_caches(nib_model *model, const nib_advise_options *option
         return nib__fail_memory(err, sizeof *t, "a comparison of cache types");
     t->model = model, t->options = options;
     nib_status status = check_options(t, err);
+    if (status == NIB_OK)
+        status = choose_device(t, err);
     if (status == NIB_OK)
         status = run(t, form, sink, err);
     nib_session_close(t->base);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The ledger of one request: settings that are not done as asked but not refused either. The answer
- * lists them as `settings`; with --strict the request is refused. Its `notes` say what the cache did.
+ * lists them as `settings`; with --strict the request is refused. `notes` say what the cache did.
  */
 #include "service.h"
 

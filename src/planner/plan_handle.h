@@ -38,6 +38,8 @@ nib_plan *nib__plan_hold(const nib_plan *plan);
 nib_status nib__request_check(const nib_request *request, nib_err *err);
 /* NIB_USAGE if the plan is of another model. */
 nib_status nib__plan_check_model(const nib_plan *plan, const nib_model *model, nib_err *err);
+/* Whether --device auto was asked. */
+bool nib__plan_is_auto(const nib_plan *p);
 /* Fills p->machine from the request, and the devices that --place may name; "auto" starts with the
  * CPU. */
 nib_status nib__choose_machine(nib_plan *p, nib_err *err);

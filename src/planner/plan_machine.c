@@ -37,7 +37,7 @@ static nib_status offer_gpus(nib_plan *p, nib_err *err)
     return NIB_OK;
 }
 
-static bool is_auto(const nib_plan *p)
+bool nib__plan_is_auto(const nib_plan *p)
 {
     return p->request.device != NULL && strcmp(p->request.device, "auto") == 0;
 }
@@ -62,7 +62,7 @@ nib_status nib__choose_machine(nib_plan *p, nib_err *err)
     const char *name = p->request.device ? p->request.device : nib__recipe_device(p->recipe);
     if (!p->request.device && name && strcmp(name, "mps") == 0)
         NIB_TRY(find_mps(&name, engine, err));
-    if (is_auto(p)) {
+    if (nib__plan_is_auto(p)) {
         name = engine->here.name;
         NIB_TRY(offer_gpus(p, err));
     }
@@ -102,7 +102,7 @@ nib_status nib__plan_machines(nib_plan *p, nib_err *err)
     double best_s = INFINITY;
     nib_machine best = host;
     nib_text said;
-    if (!is_auto(p))
+    if (!nib__plan_is_auto(p))
         return plan_layers(p, err);
     nib__text_init(&said, &p->model->engine->allocator);
     for (size_t i = 0; i <= p->policy.other_count; i++) {

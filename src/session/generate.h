@@ -15,7 +15,8 @@ typedef struct nib_prompt {
 
 /* Ignores the prompt and the conversation of the options. The batch belongs to the session and must
  * have no other jobs. A cancelled run succeeds, with NIB_FINISH_CANCELLED. Fills stats, which must
- * be zero, on failure, too. ledger: gets a note if cached tokens were computed again; NULL: none. */
+ * be zero, on failure, too. ledger (NULL allowed) gets a note if cached tokens were computed
+ * again. */
 nib_status nib__generate(nib_session *session, nib_batch *batch, const nib_prompt *prompt,
                          const nib_generate_options *options, const nib_sink *sink,
                          nib_generate_stats *stats, nib_ledger *ledger, nib_err *err);

@@ -50,7 +50,10 @@ done
 refused 2 'cache types are compared on a text; *' advise "$MODEL" --cache
 refused 2 'cache type "int5" is not one of *' advise "$MODEL" int5 --cache --text text.txt
 refused 2 '--cache-type int8 and a comparison of cache types; leave one out' advise "$MODEL" --cache --cache-type int8 --text text.txt
-refused 3 'int8 and int4 keys and values run on the CPU, not on h100; *' advise "$MODEL" --cache --device h100 --text text.txt
+refused 4 'a KV cache in int8 does not run on h100; *' advise "$MODEL" --cache --device h100 --text text.txt
+refused 4 'the plan is for h100, which is not this machine*' advise "$MODEL" f16 --cache --device h100 --text text.txt
+nibble advise "$MODEL" int8 --cache --device auto --text text.txt --json 2>err >auto.json
+equal 'the device that every type runs on' "cpu ${kl[0]}" "$(number device <auto.json) $(python3 -c 'import json; print("%.9g" % json.load(open("auto.json"))["caches"][0]["kl"])')"
 refused 2 'of the options for recipes, *' advise "$MODEL" --cache --text text.txt --memory 1GB
 refused 2 '* has no weights; *' advise "$MODEL/config.json" --cache --text text.txt
 
