@@ -88,14 +88,40 @@ equal 'a short prompt is continued by what is generated' 1 "$(said generate larg
 # the same sentence in the ledgers of the run and of a request
 printf 'Once upon a time\n/plan\n' | nibble chat larger --chat-template "$REPO/examples/tales.jinja" -n 80 --ignore-eos --temp 0 --cache-type int8 >out 2>err
 check 'in the ledger of the run' grep -q 'note: .*larger: the keys of layer 2 do not bear' <(tr -s '\n ' ' ' <err)
-nibble serve larger --port 0 --cache-type int8 >out 2>log &
-server=$!
-trap 'kill -9 $server 2>/dev/null || true' EXIT
-for _ in $(seq 6000); do
-    address=$(sed -n 's|.* at \(http://.*\)/$|\1|p' log)
-    [ -z "$address" ] || break
-    sleep 0.01
+# served TYPE MODEL BODY: the answer of a server with this type to the body
+served() {
+    rm -f log
+    touch log
+    nibble serve "$2" --port 0 --cache-type "$1" >out 2>log &
+    server=$!
+    trap 'kill -9 $server 2>/dev/null || true' EXIT
+    until address=$(sed -n 's|.* at \(http://.*\)/$|\1|p' log) && [ -n "$address" ]; do
+        kill -0 $server || break
+        sleep 0.01
+    done
+    curl -s "$address/v1/completions" -d "$3" >answer.json
+    curl -s "$address/v1/completions" -d "$3" >again.json
+    kill $server
+    wait $server || true
+}
+member() { python3 -c 'import json, sys; print(eval(sys.argv[2], json.load(open(sys.argv[1]))))' "$@"; }
+served int8 larger '{"prompt": "Once", "max_tokens": 80, "ignore_eos": true}'
+check 'in the ledger of a request' grep -qx 'keys .*larger: the keys of layer 2 do not bear --cache-type int8: .*' <(member answer.json 'notes[0]["code"] + " " + notes[0]["text"]')
+
+# one text, from generate, with drafts of both kinds, from a conversation's cache and from a server
+long='Once upon a time there was a wolf who said to the king that he would come to the king when the wolf said to the king '
+long="${long}${long}${long}and said"
+for type in int8:int4 int4-hadamard; do
+    sampled 2 || continue
+    how=(--cache-type $type --temp 0 --ignore-eos -n 40)
+    text=$(nibble generate "$MODEL" -p "$long" "${how[@]}" --lookup 0 2>err)
+    equal "$type: with prompt lookup" "$text" "$(nibble generate "$MODEL" -p "$long" "${how[@]}" --lookup 15 2>err)"
+    equal "$type: with a draft model" "$text" "$(nibble generate "$MODEL" -p "$long" "${how[@]}" --lookup 0 --draft "$MODEL" 2>err)"
+    served $type "$MODEL" '{"prompt": "'"$long"'", "max_tokens": 40, "temperature": 0, "ignore_eos": true}'
+    equal "$type: from a server" "$text" "$(member answer.json 'choices[0]["text"]')"
+    equal "$type: and from its cache" "$(member answer.json 'choices[0]["text"]') True" "$(member again.json 'choices[0]["text"] + " " + str(usage["prompt_tokens_details"]["cached_tokens"] > 0)')"
+    printf 'Once upon a time\nThe wolf\n/save a.json\n' | nibble chat "$MODEL" --chat-template "$REPO/examples/tales.jinja" "${how[@]}" -q >out 2>err
+    python3 -c 'import json; json.dump(json.load(open("a.json"))[:2], open("b.json", "w"))'
+    printf '/load b.json\nThe wolf\n/save c.json\n' | nibble chat "$MODEL" --chat-template "$REPO/examples/tales.jinja" "${how[@]}" -q >out 2>err
+    check "$type: a turn from the cache is the turn of a conversation that is read" cmp a.json c.json
 done
-curl -s "$address/v1/completions" -d '{"prompt": "Once", "max_tokens": 80, "ignore_eos": true}' >answer.json
-equal 'in the ledger of a request' 'keys larger: the keys of layer 2 do not bear --cache-type int8' "$(python3 -c 'import json; n = json.load(open("answer.json"))["notes"][0]; print(n["code"], n["text"].split(":")[0] + ":" + n["text"].split(":")[1])')"
-kill $server

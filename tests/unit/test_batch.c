@@ -538,6 +538,19 @@ static void test_mamba(void **state)
     check_states(&ssm);
 }
 
+/* Keys and values in few bits, of two types, rotated, with windows and beside states. */
+static void test_cache_types(void **state)
+{
+    static const open_how types[] = {
+        {.path = "tests/golden/models/qwen3", .cache = "int8:int4", .context = CONTEXT},
+        {.path = "tests/golden/models/gemma3", .cache = "int4-hadamard", .context = CONTEXT},
+        {.path = "tests/golden/models/lfm2", .cache = "int4", .context = CONTEXT},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(types); i++)
+        check_states(&types[i]);
+}
+
 /* A prompt of `same` tokens that are the same in all prompts, then others. */
 static void ask_turn(given *g, int64_t same, int64_t count, int number)
 {
@@ -658,7 +671,11 @@ static void run_with_disk(given *g, const char *folder, uint64_t tenant, int64_t
  * does, and what is damaged is computed again. */
 static void test_states_on_disk(void **state)
 {
-    static const open_how *const models[] = {&convolving, &recurrent, &tales};
+    static const open_how few_bits = {.path = "models/nibble-tales",
+                                      .recipe = "8da4w",
+                                      .cache = "int8:int4-hadamard",
+                                      .context = CONTEXT};
+    static const open_how *const models[] = {&convolving, &recurrent, &tales, &few_bits};
     static given g;
     static open_how other;
     (void)state;
@@ -857,6 +874,7 @@ int main(void)
         cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_gated_delta),
         cmocka_unit_test(test_mamba),
+        cmocka_unit_test(test_cache_types),
         cmocka_unit_test(test_turns_with_states),
         cmocka_unit_test(test_without_snapshots),
         cmocka_unit_test(test_states_on_disk),

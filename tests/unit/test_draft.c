@@ -121,7 +121,7 @@ static void test_rate_of_accepted_tokens(void **state)
 
 /* ---- models ---- */
 
-static char root[] = "/tmp/nibble-draft-XXXXXX", other[64], wrong[64];
+static char root[] = "/tmp/nibble-draft-XXXXXX", other[64], wrong[64], letters[64];
 
 static void copy(const char *to, const char *name, bool scramble)
 {
@@ -151,7 +151,8 @@ static void copy(const char *to, const char *name, bool scramble)
     assert_int_equal(fclose(out), 0);
 }
 
-/* Copies of nibble-tales: one with random weights, one whose tokens 1000 and 1001 are swapped. */
+/* Copies of nibble-tales: one with random weights, one whose tokens 1000 and 1001 are swapped. And a
+ * tokenizer of two letters, for models of the tree that have none. */
 static int make_models(void **state)
 {
     (void)state;
@@ -162,6 +163,7 @@ static int make_models(void **state)
         return 1;
     snprintf(other, sizeof other, "%s/other", root);
     snprintf(wrong, sizeof wrong, "%s/wrong", root);
+    snprintf(letters, sizeof letters, "%s/tokenizer.json", root);
     snprintf(command, sizeof command, "mkdir %s %s", other, wrong);
     if (system(command) != 0)
         return 1;
@@ -169,6 +171,10 @@ static int make_models(void **state)
         copy(other, names[i], false);
         copy(wrong, names[i], false);
     }
+    FILE *out = fopen(letters, "wb");
+    assert_non_null(out);
+    fputs("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": []}}", out);
+    assert_int_equal(fclose(out), 0);
     copy(other, "model.safetensors", true);
     copy(wrong, "model.safetensors", false);
     snprintf(command, sizeof command,
@@ -192,28 +198,35 @@ typedef struct drafting {
     nib_model *draft;
 } drafting;
 
-static drafting open_drafting(const char *draft, const char *recipe, int64_t lookup,
-                              int64_t context, int sequences)
+/* model, and draft unless it is NULL: with the tokenizer, or their own if it is NULL. */
+static drafting open_pair(const char *model, const char *draft, const char *tokenizer,
+                          nib_request request, int sequences)
 {
     const nib_engine_options options = {.threads = 1};
+    const nib_model_options named = {.tokenizer = tokenizer};
     drafting d = {0};
     nib_err err;
     bool ok = nib_engine_open(&d.o.engine, &options, &err) == NIB_OK;
     if (ok)
         d.o.engine->measured = true; /* fixed rates */
-    ok = ok && nib_model_open(&d.o.model, d.o.engine, TALES, NULL, &err) == NIB_OK &&
-         (draft == NULL || nib_model_open(&d.draft, d.o.engine, draft, NULL, &err) == NIB_OK);
-    const nib_request request = {.context = context,
-                                 .sequences = sequences,
-                                 .lookup = lookup,
-                                 .draft = d.draft,
-                                 .draft_recipe = recipe};
+    ok = ok && nib_model_open(&d.o.model, d.o.engine, model, &named, &err) == NIB_OK &&
+         (draft == NULL || nib_model_open(&d.draft, d.o.engine, draft, &named, &err) == NIB_OK);
+    request.sequences = sequences;
+    request.draft = d.draft;
     ok = ok && nib_plan_open(&d.o.plan, d.o.model, &request, &err) == NIB_OK &&
          nib_session_open(&d.o.session, d.o.model, d.o.plan, sequences, &err) == NIB_OK;
     if (!ok)
         fail_msg("%s", err.text);
     assert_int_equal(d.draft != NULL, nib_plan_draft(d.o.plan) != NULL);
     return d;
+}
+
+static drafting open_drafting(const char *draft, const char *recipe, int64_t lookup,
+                              int64_t context, int sequences)
+{
+    return open_pair(TALES, draft, NULL,
+                     (nib_request){.context = context, .lookup = lookup, .draft_recipe = recipe},
+                     sequences);
 }
 
 static void close_drafting(drafting *d)
@@ -393,6 +406,7 @@ static nib_batch_counts draw_all(text *texts, const drafting *d, int sequences)
     nib_batch *b;
     nib_err err;
     assert_int_equal(nib__batch_open(&b, d->o.session, sequences, &err), NIB_OK);
+    const int64_t ids = nib__min(nib_session_vocab(d->o.session) - 5, 500);
     for (int i = 0; i < JOBS; i++) {
         text *x = &texts[i];
         *x = (text){.count = 0};
@@ -411,7 +425,7 @@ static nib_batch_counts draw_all(text *texts, const drafting *d, int sequences)
                            .calls = {take, ended},
                            .ctx = x};
         for (int64_t j = 0; j < x->job.prompt_count; j++)
-            x->prompt[j] = (int32_t)((j * (i % 3 + 3)) % 500 + 5);
+            x->prompt[j] = (int32_t)((j * (i % 3 + 3)) % ids + 5);
     }
     for (int next = 0; next < JOBS || nib__batch_counts(b).jobs > 0;) {
         for (int i = 0; i < 2 && next < JOBS && nib__batch_room(b) > 0; i++)
@@ -448,6 +462,42 @@ static void test_several_jobs_share_the_steps(void **state)
             assert_true(j == 2 ? c.guessed_right < c.guessed / 10 : c.guessed_right > 50);
             close_drafting(&d);
         }
+}
+
+/* Models with convolutions, DeltaNet or Mamba-2, and draft models with them: what is guessed wrong
+ * leaves no trace in states either. Some keep keys and values in few bits. */
+static void test_states_and_cache_types(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *draft, *cache;
+        bool same;
+    } cases[] = {{"granite_hybrid", "granite_hybrid", NULL, true},
+                 {"qwen3_5", "qwen3_5", "int8:int4", true},
+                 {"lfm2", "granite_hybrid", "int4-hadamard", false},
+                 {"qwen3_next", "granite_hybrid_moe", NULL, false},
+                 {"granite_hybrid", "lfm2", "int4", false},
+                 {"qwen3_5", "lfm2", NULL, false},
+                 {"qwen3", "qwen3", "int4-hadamard", true}};
+    static text want[JOBS], got[JOBS];
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char model[64], draft[64];
+        const nib_request request = {.context = TOKENS, .lookup = -1, .cache = cases[i].cache};
+        snprintf(model, sizeof model, "tests/golden/models/%s", cases[i].model);
+        snprintf(draft, sizeof draft, "tests/golden/models/%s", cases[i].draft);
+        drafting plain = open_pair(model, NULL, letters, request, 1);
+        (void)draw_all(want, &plain, 1);
+        close_drafting(&plain);
+        drafting d = open_pair(model, draft, letters, request, 3);
+        const nib_batch_counts c = draw_all(got, &d, 3);
+        close_drafting(&d);
+        for (int j = 0; j < JOBS; j++) {
+            assert_int_equal(got[j].count, want[j].count);
+            assert_memory_equal(got[j].ids, want[j].ids, sizeof want[j].ids);
+        }
+        assert_true(c.guessed > 30 && c.guessed_right < c.guessed);
+        assert_true(!cases[i].same || c.guessed_right > 30);
+    }
 }
 
 /* ---- requests ---- */
@@ -518,6 +568,7 @@ int main(void)
         cmocka_unit_test(test_drafts_do_not_change_the_text),
         cmocka_unit_test(test_cancelling_inside_a_draft),
         cmocka_unit_test(test_several_jobs_share_the_steps),
+        cmocka_unit_test(test_states_and_cache_types),
         cmocka_unit_test(test_requests),
     };
     return cmocka_run_group_tests(tests, make_models, remove_models);
