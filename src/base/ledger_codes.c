@@ -137,7 +137,7 @@ const nib_ledger_code nib__ledger_codes[] = {
     {NIB_LEDGER_NOTE, "receipt",
      "by which version and device a checked receipt is, and what could not be made again"},
     {NIB_LEDGER_NOTE, "recomputed",
-     "prompt tokens that the KV cache had, but that were computed again"},
+     "prompt tokens that the KV cache, or a state on disk, had, but that were computed again"},
     {NIB_LEDGER_NOTE, "rope", "how RoPE is scaled where a GGUF has no key for it"},
     {NIB_LEDGER_NOTE, "sandbox",
      "what the process can no longer do once its files are open, and what this system lacks for "

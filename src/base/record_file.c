@@ -284,6 +284,12 @@ static entry *oldest_record(nib_record_file *f)
 nib_status nib__records_begin(nib_record_file *f, nib_hash key, uint64_t size, nib_err *err)
 {
     uint64_t at;
+    struct stat st;
+    if (fstat(f->fd, &st) == 0 && st.st_nlink == 0)
+        return nib__fail(err, NIB_IO,
+                         "%s: the file was removed while it was open; open the directory again to "
+                         "keep records",
+                         f->path);
     if (size == 0 || size > f->bytes - DATA)
         return nib__fail(err, NIB_USAGE, "%s: a record of %" PRIu64 " bytes does not fit", f->path,
                          size);

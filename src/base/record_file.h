@@ -27,7 +27,8 @@ nib_status nib__records_read(nib_record_file *f, nib_hash key, char **out, size_
                              nib_err *err);
 void nib__records_remove(nib_record_file *f, nib_hash key);
 /* Writing a record: begin, then `size` bytes in any number of pieces, then end; a record that was
- * begun and not ended is not there. NIB_USAGE: no file of this size holds it. */
+ * begun and not ended is not there. NIB_USAGE: no file of this size holds it; NIB_IO: the
+ * file was removed since it was opened, so nobody could find the record later. */
 nib_status nib__records_begin(nib_record_file *f, nib_hash key, uint64_t size, nib_err *err);
 nib_status nib__records_write(nib_record_file *f, const void *bytes, size_t size, nib_err *err);
 nib_status nib__records_end(nib_record_file *f, nib_err *err);

@@ -20,10 +20,9 @@ enum {
 };
 
 const char *const nib__recompute_names[NIB_RECOMPUTE_COUNT] = {
-    [NIB_RECOMPUTE_NONE] = "none",
-    [NIB_RECOMPUTE_STATE] = "state",
-    [NIB_RECOMPUTE_WINDOW] = "window",
-    [NIB_RECOMPUTE_BLOCK] = "block",
+    [NIB_RECOMPUTE_NONE] = "none",     [NIB_RECOMPUTE_STATE] = "state",
+    [NIB_RECOMPUTE_WINDOW] = "window", [NIB_RECOMPUTE_BLOCK] = "block",
+    [NIB_RECOMPUTE_DISK] = "disk",
 };
 
 void nib__note_recomputed(nib_ledger *ledger, int64_t prompt, int64_t cached, int64_t recomputed,
@@ -34,10 +33,11 @@ void nib__note_recomputed(nib_ledger *ledger, int64_t prompt, int64_t cached, in
         [NIB_RECOMPUTE_STATE] = "layers with a state keep it at a few positions only (--snapshots)",
         [NIB_RECOMPUTE_WINDOW] = "layers with a window no longer have the positions before them",
         [NIB_RECOMPUTE_BLOCK] = "another text is still writing the last block of 64 positions",
+        [NIB_RECOMPUTE_DISK] = "their state on disk could not be read",
     };
     if (recomputed > 0)
         nib__ledger_add_note(ledger, "recomputed",
-                             "the KV cache had %" PRId64 " of the %" PRId64
+                             "the cache had %" PRId64 " of the %" PRId64
                              " prompt tokens, and %" PRId64 " of these were computed again: %s",
                              cached + recomputed, prompt, recomputed, reasons[why]);
 }
@@ -173,7 +173,7 @@ void nib__batch_add(nib_batch *b, nib_job *job)
     *last = job;
     job->next = NULL;
     job->sequence = -1;
-    job->done = job->cached = job->made = job->steps = job->recomputed = 0;
+    job->done = job->cached = job->made = job->steps = job->recomputed = job->lost = 0;
     job->why = NIB_RECOMPUTE_NONE;
     job->draft = job->drafted = job->accepted = job->guessed = job->guessed_right = 0;
     const nib_draw_plan draw = nib__job_draw_plan(b->session->plan, job, NULL);
@@ -367,8 +367,10 @@ static void begin_job(nib_batch *b, nib_job *job, int64_t taken, int64_t shared,
     s->tenant = job->tenant;
     job->sequence = taken;
     job->done = job->cached = shared;
-    job->recomputed = nib__max(alike - shared, 0);
-    job->why = job->recomputed > 0 ? why : NIB_RECOMPUTE_NONE;
+    job->recomputed = nib__max(nib__max(alike, job->lost) - shared, 0);
+    job->why = job->recomputed == 0 ? NIB_RECOMPUTE_NONE
+               : job->lost > alike  ? NIB_RECOMPUTE_DISK
+                                    : why;
     b->counts.reused += shared;
     b->counts.recomputed[job->why] += job->recomputed;
     if (shared > 0)
@@ -412,6 +414,7 @@ static bool start_from_disk(nib_batch *b, nib_job *job, int64_t usable, int64_t 
         return false;
     if (nib__state_cache_load(b->disk, taken, job->tenant, job->prompt, found, &err) != NIB_OK) {
         log_disk(b, "a state cannot be used", &err);
+        job->lost = found;
         return false;
     }
     b->counts.disk_tokens += found;

@@ -47,9 +47,10 @@ typedef enum nib_recompute {
     NIB_RECOMPUTE_STATE,  /* layers with a state keep it at snapshots only */
     NIB_RECOMPUTE_WINDOW, /* layers with a window have moved past the end of what is alike */
     NIB_RECOMPUTE_BLOCK,  /* another job goes on writing the last block */
+    NIB_RECOMPUTE_DISK,   /* a state on disk cannot be read */
     NIB_RECOMPUTE_COUNT
 } nib_recompute;
-/* "state", "window", "block". */
+/* "state", "window", "block", "disk". */
 extern const char *const nib__recompute_names[NIB_RECOMPUTE_COUNT];
 
 /* Adds a note to the ledger of a request if some of its prompt tokens were computed again. cached:
@@ -84,6 +85,7 @@ struct nib_job {
     int64_t recomputed;   /* tokens of the prompt that the cache had, but could not go
                                          on from */
     nib_recompute why;
+    int64_t lost;                     /* tokens of a state on disk that could not be read */
     int64_t made;                     /* new tokens */
     int64_t steps;                    /* after the prompt */
     int64_t drafted, accepted;        /* drafted tokens, and those accepted */

@@ -92,21 +92,31 @@ nib_status nib__state_cache_load(nib_state_cache *cache, int64_t sequence, uint6
     return status;
 }
 
+typedef struct writing {
+    nib_record_file *file;
+    nib_err failed; /* why the file could not be written */
+} writing;
+
 static nib_status put(void *ctx, const char *bytes, size_t size)
 {
-    return nib__records_write(ctx, bytes, size, NULL);
+    writing *w = ctx;
+    return nib__records_write(w->file, bytes, size, &w->failed);
 }
 
 nib_status nib__state_cache_save(nib_state_cache *cache, int64_t sequence, uint64_t tenant,
                                  const int32_t *tokens, int64_t count, nib_err *err)
 {
     const nib_hash key = key_of(cache, tenant, tokens, count);
-    const nib_sink sink = {put, cache->file};
+    writing w = {.file = cache->file};
+    const nib_sink sink = {put, &w};
     uint64_t size;
     if (nib__records_has(cache->file, key))
         return NIB_OK;
     NIB_TRY(nib__state_size(&size, cache->session, sequence, err));
     NIB_TRY(nib__records_begin(cache->file, key, size, err));
-    NIB_TRY(nib__state_save(cache->session, sequence, &sink, err));
+    const nib_status status = nib__state_save(cache->session, sequence, &sink, err);
+    if (w.failed.status != NIB_OK)
+        *err = w.failed;
+    NIB_TRY(status);
     return nib__records_end(cache->file, err);
 }

@@ -92,7 +92,7 @@ check 'in the ledger of the run' grep -q 'note: .*larger: the keys of layer 2 do
 served() {
     rm -f log
     touch log
-    nibble serve "$2" --port 0 --cache-type "$1" >out 2>log &
+    "$NIBBLE" serve "$2" --port 0 --cache-type "$1" >out 2>log &
     server=$!
     trap 'kill -9 $server 2>/dev/null || true' EXIT
     until address=$(sed -n 's|.* at \(http://.*\)/$|\1|p' log) && [ -n "$address" ]; do

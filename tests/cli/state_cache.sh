@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # serve --state-cache: a server that is started again, also after it was killed, continues from the states of its prompts, with
-# the same answers; a directory that is in use, removed, too small or damaged.
+# the same answers; a directory that is in use, removed, too small, damaged or full.
 trap 'kill -9 $server 2>/dev/null || true' EXIT
 # serve OPTION...: starts a server, whose address and log are then known
 serve() {
     "$NIBBLE" serve "$MODEL" --recipe 8da4w --port 0 "$@" 2>log &
     server=$!
+    listen
+}
+listen() {
     for _ in $(seq 6000); do
         address=$(sed -n 's|.* at \(http://.*\)/$|\1|p' log)
         [ -z "$address" ] || return 0
@@ -23,6 +26,7 @@ body = {"prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True
 request = urllib.request.Request(address + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
 answer = json.load(urllib.request.urlopen(request))
 print(answer["usage"]["prompt_tokens_details"]["cached_tokens"], json.dumps(answer["choices"][0]["text"]))
+open("notes", "w").write("".join(note["code"] + ": " + note["text"] + "\n" for note in answer.get("notes", [])))
 END
 ask() { python3 ask.py "$address" "$@"; }
 ended() {
@@ -47,6 +51,8 @@ check 'metrics' grep -qx 'nibble_prompt_tokens_from_disk_total 256' <(curl -s "$
 refused 6 '*states/records.lock: another process is writing there*' serve "$MODEL" --recipe 8da4w --port 0 --state-cache states:20MB
 rm -r states
 equal 'the file is gone, and the server goes on' "$(ask 300 10 | cut -d' ' -f2-)" "${cold#* }"
+ask 400 0 >out
+check 'it says so' grep -q 'state cache: a state is not kept: states/records: the file was removed while it was open' log
 kill $server
 ended 'its directory is gone' 0
 
@@ -68,8 +74,21 @@ END
 serve --state-cache states:20MB
 equal 'a damaged state is computed again' "$(ask 300 10)" "0 ${cold#* }"
 check 'it says so' grep -q 'state cache: a state cannot be used: states/records: a record is damaged, and is removed' log
+check 'so does the ledger of the request' grep -qx 'recomputed: the cache had 256 of the 300 prompt tokens, and 256 of these were computed again: their state on disk could not be read' notes
+check 'metrics of what is lost' grep -qx 'nibble_prompt_tokens_recomputed_total{because="disk"} 256' <(curl -s "$address/metrics")
 kill $server
 ended 'damaged' 0
+
+# a disk that is full once the server runs: here a limit on the size of files
+(trap '' XFSZ && exec "$NIBBLE" serve "$MODEL" --recipe 8da4w --port 0 --state-cache full:20MB 2>log) &
+server=$!
+listen
+prlimit --pid $server --fsize=4096
+equal 'a full disk: the same answer' "$(ask 300 10)" "0 ${cold#* }"
+check 'it says that the state is not kept' grep -q 'state cache: a state is not kept: full/records: cannot write: File too large' log
+kill $server
+ended 'a full disk' 0
+rm -r full
 
 # a state that is larger than the file is said; what is no directory and size, or none of ours
 serve --state-cache small:540kB
@@ -86,4 +105,4 @@ mkdir other
 echo mine >other/records
 refused 6 'other/records: is not a file of records; remove it, or name another directory*' serve "$MODEL" --port 0 --state-cache other:20MB
 check 'it is left' grep -q mine other/records
-rm -rf states small other large ask.py log out
+rm -rf states small other large ask.py log out notes

@@ -165,12 +165,12 @@ static void test_damage(void **state)
     f = open_at(SIZE);
     assert_false(nib__records_has(f, key(1)));
     expect(f, 3, 1000);
-    /* another process has it; this one goes on when its files are removed */
+    /* another process has it; when the file is removed, this one has what it holds, and no more */
     nib_record_file *other;
     refused(NIB_EXISTS, nib__records_open(&other, folder, SIZE, &a, &err), &err);
     unlink(path);
-    put(f, 4, 1000);
-    expect(f, 4, 1000);
+    expect(f, 3, 1000);
+    refused(NIB_IO, nib__records_begin(f, key(4), 1000, &err), &err);
     nib__records_close(f);
     /* what is none of ours stays */
     const int fd = open(path, O_CREAT | O_WRONLY, 0600);
