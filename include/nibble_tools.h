@@ -559,8 +559,8 @@ typedef struct nib_call_stats {
     double queued_s, first_token_s, total_s; /* since arrival; NaN: never happened */
     /* Prompt tokens that were in the KV cache, and were computed again because the cache could not
      * be continued from there: "state" (layers keep states at a few positions only), "window",
-     * "block" (another answer writes the last block) or "disk" (a state there cannot be read); NULL:
-     * none */
+     * "block" (another answer writes the last block) or "disk" (a state there cannot be read);
+     * NULL: none */
     int64_t recomputed_tokens;
     const char *recomputed_why;
 } nib_call_stats;

@@ -104,8 +104,8 @@ static bool is_tried(const trial *t, const char *name)
     return t->options->caches->count > 0 || applies(t, name);
 }
 
-/* Plans the type, as nothing is measured if one of them cannot run. --device auto chooses one device
- * for all types: the CPU if they would run on different ones. */
+/* Plans the type, as nothing is measured if one of them cannot run. --device auto chooses one
+ * device for all types: the CPU if they would run on different ones. */
 static nib_status plan_type(trial *t, const char *name, nib_err *err)
 {
     nib_plan *plan;

@@ -151,8 +151,8 @@ static void copy(const char *to, const char *name, bool scramble)
     assert_int_equal(fclose(out), 0);
 }
 
-/* Copies of nibble-tales: one with random weights, one whose tokens 1000 and 1001 are swapped. And a
- * tokenizer of two letters, for models of the tree that have none. */
+/* Copies of nibble-tales: one with random weights, one whose tokens 1000 and 1001 are swapped. And
+ * a tokenizer of two letters, for models of the tree that have none. */
 static int make_models(void **state)
 {
     (void)state;
