@@ -47,6 +47,7 @@ typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG
     X(ROPE_COPY, "rope_copy")     /* ROPE of queries and keys and STORE_KV in one pass */          \
     X(NORM_QUANT, "norm_quant")   /* NORM and QUANT in one pass; the normed rows are not kept */   \
     X(MOVE, "move")               /* copies a buffer to another device; has no kernel rows */      \
+    X(HIDDEN, "hidden")           /* the caller's hidden states behind a value; likewise none */   \
     X(QUANT_T, "quant_t")         /* QUANT of the transposed matrix */                             \
     X(CAST, "cast")               /* f32 rows to a packed weight */                                \
     X(CAST_T, "cast_t")           /* CAST of the transposed matrix */                              \
@@ -76,8 +77,7 @@ typedef enum nib_kind { NIB_KIND_INT, NIB_KIND_ENUM, NIB_KIND_SET, NIB_KIND_FLAG
     X(ADAMW, "adamw")                                                                              \
     X(FAKE, "fake")       /* quantizes an input and dequantizes it */                              \
     X(FAKE_DX, "fake_dx") /* its gradient past the rounding */                                     \
-    X(FAKE_DW, "fake_dw") /* the weight's */                                                       \
-    X(HIDDEN, "hidden")   /* the caller's hidden states behind a value; has no kernel rows */
+    X(FAKE_DW, "fake_dw") /* the weight's */
 
 #define X(id, name) NIB_OP_##id,
 typedef enum nib_op { NIB_OPS(X) NIB_OP_COUNT } nib_op;
