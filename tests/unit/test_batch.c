@@ -705,7 +705,7 @@ static void test_states_on_disk(void **state)
             at += 4096; /* damages every record */
         close(fd);
         run_with_disk(&g, folder, 1, 290, 390, 1, &counts);
-        expect_turn(&g, 0, 0, NIB_RECOMPUTE_NONE, 3);
+        expect_turn(&g, 0, 320, NIB_RECOMPUTE_DISK, 3);
         assert_int_equal(nib__path_remove(folder, NULL), NIB_OK);
     }
     tested = &tales;
