@@ -45,7 +45,8 @@ typedef enum nib_arch {
     NIB_ARCH_QWEN3_NEXT,
     NIB_ARCH_QWEN3_5,
     NIB_ARCH_QWEN3_5_MOE,
-    NIB_ARCH_GRANITE_HYBRID
+    NIB_ARCH_GRANITE_HYBRID,
+    NIB_ARCH_LFM2_MOE
 } nib_arch;
 
 typedef enum nib_rope_kind {

@@ -318,6 +318,12 @@ static void test_convolutions(void **state)
     open_config(&p, "lfm2", "\"conv_dim\":64,\"use_pos_enc\":true,\"num_heads\":4");
     assert_int_equal(p.ledger.setting_count, 0);
     close_parsed(&p);
+    open_config(&p, "lfm2_moe",
+                "\"layer_types\":[\"conv\",\"full_attention\"],\"num_dense_layers\":1");
+    assert_true(nib__config_has_conv(&p.config, 0) && p.config.ffn == 172);
+    assert_true(!nib__config_has_experts(&p.config, 0) && nib__config_has_experts(&p.config, 1));
+    assert_true(p.config.moe.experts == 32 && p.config.moe.sigmoid && p.config.moe.normalize);
+    close_parsed(&p);
     open_config(&p, "llama", "\"full_attn_idxs\":[1]");
     assert_int_equal(count_settings(&p.ledger, "config-key", "full_attn_idxs"), 1);
     close_parsed(&p);
@@ -339,6 +345,9 @@ static void test_convolutions(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         expect_refused("lfm2", cases[i].json, cases[i].status);
+    expect_refused("lfm2_moe",
+                   "\"layer_types\":[\"conv\",\"full_attention\"],\"use_expert_bias\":false",
+                   NIB_BAD_INPUT);
 }
 
 static void expect_delta(const char *more, const char *layers, bool overruled)

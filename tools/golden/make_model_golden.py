@@ -60,6 +60,7 @@ def fill(name, shape, generator, offset):
 EXPERTS = {
     "qwen3_moe": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
     "mixtral": ("block_sparse_moe.experts.", "w1", "w3", "w2"),
+    "lfm2_moe": ("feed_forward.experts.", "w1", "w3", "w2"),
     "glm4_moe": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
     "deepseek_v2": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
     "deepseek_v3": ("mlp.experts.", "gate_proj", "up_proj", "down_proj"),
@@ -78,7 +79,7 @@ def published(model_type, name, value):
     if model_type not in EXPERTS:
         return [(name, value)]
     prefix, gate, up, down = EXPERTS[model_type]
-    layer, _, part = name.partition(".mlp.")
+    layer, _, part = name.partition(".feed_forward." if model_type == "lfm2_moe" else ".mlp.")
     if part == "experts.gate_up_proj":
         half = value.shape[1] // 2
         return [(f"{layer}.{prefix}{e}.{which}.weight", value[e][rows].contiguous())
@@ -167,7 +168,7 @@ def make(directory, family, what):
                 stored.update(pairs)
             parameter.copy_(value.to(torch.float32))
         for name, buffer in model.named_buffers():
-            if "e_score_correction_bias" in name:  # large enough to change choices
+            if name.endswith(("e_score_correction_bias", "expert_bias")):  # large enough to change choices
                 stored[name] = 0.2 * torch.randn(buffer.shape, generator=generator)
                 buffer.copy_(stored[name])
             if "layer_scalar" in name:

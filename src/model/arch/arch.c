@@ -47,6 +47,7 @@ static const nib_family_row *const families[] = {
     [NIB_ARCH_QWEN3_5] = &nib__family_qwen3_5,
     [NIB_ARCH_QWEN3_5_MOE] = &nib__family_qwen3_5_moe,
     [NIB_ARCH_GRANITE_HYBRID] = &nib__family_granite_hybrid,
+    [NIB_ARCH_LFM2_MOE] = &nib__family_lfm2_moe,
 };
 
 const nib_family_row *nib__family_at(size_t i) { return i < COUNT(families) ? families[i] : NULL; }

@@ -71,6 +71,8 @@ typedef struct nib_expert_names {
     const char *router, *gate, *up, *down;
     bool biases;               /* of all of them */
     const char *choice_bias;   /* NULL: none */
+    float floor;               /* added to the sum that the weights are divided by; 0: what other
+                                  families with a sigmoid add */
     const char *weight_scales; /* factors of the weights of chosen experts; NULL: none */
     const char *shared_gate, *shared_up, *shared_down; /* NULL: no shared experts */
     const char *shared_factor; /* [1][width]: its sigmoid multiplies the shared expert's output;
@@ -287,6 +289,6 @@ extern const nib_family_row nib__family_llama, nib__family_mistral, nib__family_
     nib__family_granite_moe, nib__family_glm4_moe, nib__family_gpt_oss, nib__family_llama4,
     nib__family_deepseek_v2, nib__family_deepseek_v3, nib__family_kimi_k2, nib__family_lfm2,
     nib__family_qwen3_next, nib__family_qwen3_5, nib__family_qwen3_5_moe,
-    nib__family_granite_hybrid;
+    nib__family_granite_hybrid, nib__family_lfm2_moe;
 
 #endif

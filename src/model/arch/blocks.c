@@ -184,6 +184,7 @@ int nib__block_layer_input(nib_build *b, const nib_config *c, int64_t layer, int
 static nib_routing routing_of(const nib_config *c)
 {
     const nib_mixture *moe = &c->moe;
+    const float floor = nib__family_of(c)->experts->floor;
     return (nib_routing){.experts = moe->experts,
                          .top_k = moe->top_k,
                          .score = moe->sigmoid          ? NIB_SCORE_SIGMOID
@@ -194,7 +195,9 @@ static nib_routing routing_of(const nib_config *c)
                          .top_groups = moe->top_groups > 0 ? moe->top_groups : 1,
                          .group_pairs = moe->sigmoid,
                          .normalize = moe->normalize,
-                         .floor = moe->sigmoid ? 1e-20f : 0.0f,
+                         .floor = floor > 0      ? floor
+                                  : moe->sigmoid ? 1e-20f
+                                                 : 0.0f,
                          .scale = moe->scale > 0 ? (float)moe->scale : 1.0f,
                          .weight_scales = nib__family_of(c)->experts->weight_scales != NULL,
                          .on_input = moe->scaled_inputs,

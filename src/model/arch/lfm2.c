@@ -2,7 +2,8 @@
  *
  * LFM2 (Liquid AI, 2025): Llama's order, in which most layers have a short convolution between two
  * gates in place of attention, and a norm for each head of q and k before RoPE. Modules have names
- * of their own. MLPs are narrower than intermediate_size says.
+ * of their own. MLPs are narrower than intermediate_size says; in the mixtures they are as wide,
+ * and layers after the first few have experts, which a sigmoid and a bias choose.
  */
 #include "arch.h"
 
@@ -15,7 +16,7 @@ static void build(nib_build *b, const nib_config *c)
                                            : nib__block_attention(b, c, layer, y, NIB_QK_HEADS);
         x = nib__block_add(b, c, x, y);
         y = nib__block_norm(b, c, layer, "ffn_norm", x);
-        x = nib__block_add(b, c, x, nib__block_gated_mlp(b, c, layer, y));
+        x = nib__block_add(b, c, x, nib__block_experts(b, c, layer, y));
     }
     nib__block_head(b, c, x);
 }
@@ -44,9 +45,17 @@ static const nib_block_names names = {.output = "self_attn.out_proj",
                                       .down = "feed_forward.w2",
                                       .last_norm = "model.embedding_norm"};
 
+/* Keys of both. */
+#define CONV_KEYS                                                                                  \
+    NIB_COUNT_KEY("conv_L_cache", "shortconv.l_cache", conv_taps, 3, 2, NIB_TAPS_MAX),             \
+        {.key = "conv_bias", .is = NIB_OWN_CHECKED, .absent = 0, .least = 0, .most = 0},           \
+    {                                                                                              \
+        .key = "tie_embedding", .at = offsetof(nib_config, tied), .is = NIB_OWN_FLAG,              \
+        .older = true, .least = 0, .most = 1                                                       \
+    }
+
 static const nib_family_key keys[] = {
-    NIB_COUNT_KEY("conv_L_cache", "shortconv.l_cache", conv_taps, 3, 2, NIB_TAPS_MAX),
-    {.key = "conv_bias", .is = NIB_OWN_CHECKED, .absent = 0, .least = 0, .most = 0},
+    CONV_KEYS,
     {.key = "block_auto_adjust_ff_dim",
      .at = offsetof(nib_config, ffn_adjusted),
      .is = NIB_OWN_FLAG,
@@ -65,14 +74,42 @@ static const nib_family_key keys[] = {
      .older = true,
      .least = 1,
      .most = 1 << 24},
-    {.key = "tie_embedding",
-     .at = offsetof(nib_config, tied),
-     .is = NIB_OWN_FLAG,
-     .older = true,
-     .least = 0,
-     .most = 1},
     {.key = NULL},
 };
+
+static const nib_family_key keys_of_mixture[] = {
+    CONV_KEYS,
+    NIB_EXPERTS_KEY("num_experts", 32),
+    NIB_TOP_K_KEY(4),
+    NIB_COUNT_KEY("moe_intermediate_size", NULL, moe.ffn, 1792, 1, 1 << 24),
+    NIB_COUNT_KEY("num_dense_layers", NULL, moe.first, 2, 0, 1024),
+    {.key = "use_expert_bias", .is = NIB_OWN_CHECKED, .absent = 1, .least = 1, .most = 1},
+    {.key = "norm_topk_prob",
+     .at = offsetof(nib_config, moe.normalize),
+     .is = NIB_OWN_FLAG,
+     .absent = 1,
+     .least = 0,
+     .most = 1},
+    {.key = "routed_scaling_factor",
+     .at = offsetof(nib_config, moe.scale),
+     .absent = 1,
+     .least = 1e-6,
+     .most = 1e6},
+    {.key = NULL},
+};
+
+static const nib_expert_names experts = {.router = "feed_forward.gate",
+                                         .gate = "feed_forward.experts.%d.w1",
+                                         .up = "feed_forward.experts.%d.w3",
+                                         .down = "feed_forward.experts.%d.w2",
+                                         .choice_bias = "feed_forward.expert_bias",
+                                         .floor = 1e-6f};
+
+static void complete_mixture(nib_config *c)
+{
+    c->moe.interval = 1;
+    c->moe.sigmoid = true;
+}
 
 /* Settings of Liquid AI's own code. Sizes among them are those of hidden_size and the heads; if a
  * tensor has another one, it is refused. */
@@ -111,5 +148,30 @@ const nib_family_row nib__family_lfm2 = {
                .rope_theta = 1000000,
                .tied = true},
     .complete = complete,
+    .build = build,
+};
+
+const nib_family_row nib__family_lfm2_moe = {
+    .name = "lfm2_moe",
+    .class_name = "Lfm2MoeForCausalLM",
+    .title = "LFM2 8B-A1B",
+    .head_norms = true,
+    .keys = keys_of_mixture,
+    .ignored = ignored,
+    .names = &names,
+    .experts = &experts,
+    .state_type = "conv",
+    .biases = NIB_BIASES_OWN,
+    .eps = NIB_EPS_PLAIN,
+    .window = NIB_WINDOW_IGNORED,
+    .layer_types = true,
+    .absent = {.heads = 32,
+               .kv_heads = 8,
+               .vocab = 65536,
+               .context = 128000,
+               .norm_eps = 1e-5,
+               .rope_theta = 1000000,
+               .tied = true},
+    .complete = complete_mixture,
     .build = build,
 };
