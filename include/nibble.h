@@ -204,9 +204,9 @@ typedef struct nib_model_options {
     /* A directory for packed weights and tokenizer tables, created if missing. A session writes
      * there what is not stored with the model, and later sessions map it. NULL: none */
     const char *cache_dir;
-    /* Opens the draft head that the checkpoint stores beside its layers, alone, as the draft of
-     * the model (nib_request.draft); NIB_UNSUPPORTED, NIB_BAD_INPUT: there is none */
-    bool draft_head;
+    /* 1: opens the draft head that the checkpoint stores beside its layers, alone, as the draft of
+     * the model (nib_request.draft); NIB_UNSUPPORTED, NIB_BAD_INPUT: there is none. 0: the model */
+    int64_t draft_head;
     uint64_t reserved[3];
 } nib_model_options;
 
@@ -365,8 +365,9 @@ typedef struct nib_request {
     /* Generation: a smaller model with the same token ids, of the same engine, that drafts tokens
      * for this one to check, without changing the text; or the model's own draft head, opened with
      * nib_model_options.draft_head. The plan keeps it; a session opens it, too. It runs on the CPU,
-     * with a recipe of its own (NULL: as stored; a draft head: `recipe`), and with cache, dtype,
-     * strict, without and the rungs of `allow` that have no pattern. NULL: none. */
+     * with a recipe of its own (NULL: as stored; a draft head: `recipe`, unless skip or only name
+     * layers), and with cache, dtype, strict, without and the rungs of `allow` that have no
+     * pattern. NULL: none. */
     nib_model *draft;
     const char *draft_recipe;
     /* Copies of the states of layers without keys, kept per sequence at earlier positions, from

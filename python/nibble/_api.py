@@ -112,7 +112,7 @@ class nib_engine_options(Structure):
 class nib_model_options(Structure):
     _fields_ = [("size", c_size_t), ("tokenizer", c_char_p), ("config_only", c_bool),
                 ("inspect", c_bool), ("convert", c_bool), ("overrides", nib_strings),
-                ("cache_dir", c_char_p), ("draft_head", c_bool), ("reserved", c_uint64 * 3)]
+                ("cache_dir", c_char_p), ("draft_head", c_int64), ("reserved", c_uint64 * 3)]
 
 
 class nib_model_facts(Structure):

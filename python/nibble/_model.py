@@ -151,7 +151,7 @@ class Model:
             raise Usage("draft and draft_head name two draft models; leave one out")
         if draft is not None or draft_head:
             name = path_of(path if draft is None else draft)
-            options = fill(_api.nib_model_options(), draft_head=draft_head)
+            options = fill(_api.nib_model_options(), draft_head=int(draft_head))
             self._request["draft"] = engine.open(
                 self._handle, "draft model", lib.nib_model_close,
                 lambda out, err: lib.nib_model_open(out, engine.root_pointer(), name,

@@ -7,6 +7,7 @@
 
 #include "packed.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
@@ -15,6 +16,11 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
     NIB_NEED(err, "out, engine, path", out, engine, path);
     NIB_OPTIONS(nib_model_options, o, options, err);
     NIB_TRY(nib__strings_check("nib_model_options.overrides", &o.overrides, err));
+    if (o.draft_head < 0 || o.draft_head > 1)
+        return nib__fail(err, NIB_USAGE,
+                         "nib_model_options.draft_head is %" PRId64
+                         "; 1 opens the draft head, 0 the model",
+                         o.draft_head);
     NIB_TRY(nib__engine_check(engine, err));
     nib_model *m = nib__calloc(&engine->allocator, 1, sizeof *m);
     if (!m)
@@ -22,11 +28,11 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
     m->engine = engine;
     nib__engine_hold(engine);
     nib_status status = nib__network_open_with(&m->net, engine, path,
-                                               o.inspect       ? NIB_NETWORK_INSPECT
-                                               : o.convert     ? NIB_NETWORK_CONVERT
-                                               : o.draft_head  ? NIB_NETWORK_DRAFT
-                                               : o.config_only ? NIB_NETWORK_CONFIG
-                                                               : NIB_NETWORK_RUN,
+                                               o.inspect           ? NIB_NETWORK_INSPECT
+                                               : o.convert         ? NIB_NETWORK_CONVERT
+                                               : o.draft_head == 1 ? NIB_NETWORK_DRAFT
+                                               : o.config_only     ? NIB_NETWORK_CONFIG
+                                                                   : NIB_NETWORK_RUN,
                                                o.overrides, err);
     if (status == NIB_OK)
         status = nib__report_stored_config(m, err);

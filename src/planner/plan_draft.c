@@ -160,7 +160,8 @@ static void note_draft(nib_plan *p)
 static nib_status plan_draft(nib_plan *p, nib_err *err)
 {
     const nib_request *r = &p->request;
-    const char *own = r->draft->net.draft_head ? r->recipe : NULL;
+    const bool whole = r->skip.count == 0 && r->only.count == 0; /* these name the model's layers */
+    const char *own = r->draft->net.draft_head && whole ? r->recipe : NULL;
     nib_request request = {.recipe = r->draft_recipe != NULL ? r->draft_recipe : own,
                            .device = choose_device(p),
                            .dtype = r->dtype,
@@ -179,6 +180,10 @@ static nib_status plan_draft(nib_plan *p, nib_err *err)
         return nib__fail(err, status, "%s: %s", nib__plan_draft_name(p), failed.text);
     p->drafts = NIB_LOOKUP_USUAL;
     note_lent(p);
+    if (r->draft->net.draft_head && r->recipe != NULL && !whole && r->draft_recipe == NULL)
+        nib__ledger_add_note(&p->assignment.ledger, "draft",
+                             "--draft-head: the head is as stored, as --skip and --only name "
+                             "layers of the model; --draft-recipe quantizes it");
     note_draft(p);
     return NIB_OK;
 }

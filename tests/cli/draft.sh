@@ -62,6 +62,8 @@ nibble plan head --draft-head --recipe 8da4w | tr -s '\n ' ' ' >head.txt
 check 'the plan has the head' grep -q 'note: --draft-head: a step checks at most 15 tokens that it drafts, .* mtp.layers.0.mlp.down_proj 48x64 .* 8da4w-g32@cpu as asked' head.txt
 check 'the plan says what the head shares' grep -q 'note: 433.2 kB of these weights are the model.s own, and held once' head.txt
 nibble plan head --draft-head --recipe 8da4w --draft-recipe int8wo | tr -s '\n ' ' ' >head.txt
+nibble plan head --draft-head --recipe 8da4w --only 'model.layers.0.*' | tr -s '\n ' ' ' >only.txt
+check 'layers that are named are those of the model' grep -q 'note: --draft-head: the head is as stored, as --skip and --only .* mtp.fc 48x96 9.2 kB bf16@cpu as asked' only.txt
 check 'a recipe of its own' grep -q 'mtp.fc 48x96 .* int8wo@cpu as asked' head.txt
 refused 3 '*: --draft-head: models of the family qwen2 have no draft head; *' generate "$MODEL" -p x --draft-head
 refused 3 '*mtp.fc*' generate "$REPO"/tests/golden/models/qwen3_5 -p x --draft-head

@@ -27,7 +27,7 @@ typedef struct drafting {
 static drafting open_drafting(const char *path, bool head, int sequences, const char *recipe)
 {
     const nib_engine_options options = {.threads = 1};
-    const nib_model_options of_head = {.draft_head = true};
+    const nib_model_options of_head = {.draft_head = 1};
     drafting d = {0};
     nib_err err;
     bool ok = nib_engine_open(&d.o.engine, &options, &err) == NIB_OK;
@@ -311,7 +311,7 @@ static void test_weights_are_lent(void **state)
 
 static void refuse_head(nib_status status, nib_engine *engine, const char *path)
 {
-    const nib_model_options options = {.draft_head = true};
+    const nib_model_options options = {.draft_head = 1};
     nib_model *head;
     nib_err err;
     refused(status, nib_model_open(&head, engine, path, &options, &err), &err);
@@ -324,7 +324,7 @@ static void test_refused(void **state)
     nib_session *session;
     nib_plan *plan;
     nib_err err;
-    const nib_model_options options = {.draft_head = true};
+    const nib_model_options options = {.draft_head = 1};
     nib_engine *engine;
     assert_int_equal(nib_engine_open(&engine, NULL, &err), NIB_OK);
     engine->measured = true;
@@ -340,6 +340,9 @@ static void test_refused(void **state)
     assert_int_equal(nib_plan_open(&plan, head, NULL, &err), NIB_OK);
     refused(NIB_USAGE, nib_session_open(&session, head, plan, 1, &err), &err);
     nib_plan_close(plan);
+    const nib_model_options second = {.draft_head = 2};
+    nib_model *none;
+    refused(NIB_USAGE, nib_model_open(&none, engine, heads[0], &second, &err), &err);
     nib_model_close(head);
     nib_model_close(model);
     nib_model_close(other);

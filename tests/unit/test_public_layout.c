@@ -68,7 +68,7 @@ static const row rows[] = {
     MEMBER(nib_model_options, convert, 18, 1),
     MEMBER(nib_model_options, overrides, 24, 16),
     MEMBER(nib_model_options, cache_dir, 40, 8),
-    MEMBER(nib_model_options, draft_head, 48, 1),
+    MEMBER(nib_model_options, draft_head, 48, 8),
     MEMBER(nib_model_options, reserved, 56, 24),
     STRUCT(nib_model_facts, 96),
     MEMBER(nib_model_facts, size, 0, 8),
