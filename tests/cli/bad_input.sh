@@ -74,7 +74,7 @@ config() {
     cmp -s m/config.json t/config.json && check "the edit changes config.json: $2" false
     refused 3 "$1" generate t -n 1
 }
-config 't/config.json: the architecture "gpt_neo" is not supported; llama, mistral, qwen2, * and granitemoehybrid are' 's/"qwen2"/"gpt_neo"/'
+config 't/config.json: the architecture "gpt_neo" is not supported; llama, mistral, qwen2, * and lfm2_moe are' 's/"qwen2"/"gpt_neo"/'
 config 't/config.json: hidden_size is missing; *' '/"hidden_size"/d'
 config 't/config.json: hidden_size 225 is not a multiple of num_attention_heads 14*' 's/"hidden_size": 224/"hidden_size": 225/'
 config 't: model.embed_tokens.weight is \[2256]\[224], but config.json implies \[3000]\[224]' 's/"vocab_size": 2256/"vocab_size": 3000/'
