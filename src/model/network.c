@@ -569,7 +569,7 @@ static nib_status check_sites(nib_network *net, nib_network_use use, nib_err *er
     NIB_TRY(status);
     NIB_TRY(check_tables(net, err));
     NIB_TRY(check_norms(net, err));
-    if (net->draft_head) /* what is said of the whole checkpoint is said of the model */
+    if (net->draft_head) /* the rest is about the whole checkpoint; opening the model reports it */
         return NIB_OK;
     note_order(net);
     NIB_TRY(check_agreement(net, err));

@@ -5,34 +5,25 @@
 #include "attn_dx_rows.h"
 
 #include "arm.h"
+#include "scratch_parts.h"
 #include "x86.h"
 
 #define NIB_ATTN_DX nib__attn_dx__ref
 #define NIB_ATTN_DX_WIDE 0
 #include "attn_dx_body.h"
 
-/* Splits `memory` into the arrays of the scratch and returns their bytes. `memory` may be NULL to
- * ask only for the size. */
 static size_t split_scratch(nib_attn_dx_scratch *s, const nib_attn_dx *a, float *memory)
 {
     const int64_t padded = nib__round_up(a->cache.head_dim, NIB_LANES);
     const int64_t longest = nib__min(nib__round_up(a->m, SIDE), a->cache.table_ld * SIDE);
-    const struct {
-        float **at;
-        int64_t count;
-    } parts[] = {
+    const nib_scratch_part parts[] = {
         {&s->q, longest * padded}, {&s->dout, longest * padded}, {&s->dq, longest * padded},
         {&s->lse, longest},        {&s->delta, longest},         {&s->k, SIDE * padded},
         {&s->kt, SIDE * padded},   {&s->vt, SIDE * padded},      {&s->v, SIDE * padded},
         {&s->dk, SIDE * padded},   {&s->dv, SIDE * padded},      {&s->p, SIDE * SIDE},
         {&s->ds, SIDE * SIDE},
     };
-    int64_t used = 0;
-    for (size_t i = 0; i < COUNT(parts); i++) {
-        *parts[i].at = memory != NULL ? memory + used : NULL;
-        used += parts[i].count;
-    }
-    return (size_t)used * sizeof *memory;
+    return nib__scratch_split(parts, COUNT(parts), memory);
 }
 
 static size_t attn_dx_scratch(const void *args)

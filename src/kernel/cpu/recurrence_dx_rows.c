@@ -8,29 +8,20 @@
 
 #include "arm.h"
 #include "portable_math.h"
+#include "scratch_parts.h"
 #include "x86.h"
 
 #define NIB_RECURRENCE_DX(name) nib__recurrence_dx_##name##__ref
 #include "recurrence_dx_body.h"
 
-/* Splits `memory` into the arrays of the scratch and returns their bytes. `memory` may be NULL to
- * ask only for the size. */
 static size_t split_scratch(nib_recurrence_dx_scratch *s, const nib_recurrence_dx *a, float *memory)
 {
     const int64_t state = a->size.key_dim * COLUMNS;
-    const struct {
-        float **at;
-        int64_t count;
-    } parts[] = {{&s->starts, nib__ceil_div(a->longest, CHUNK) * state},
-                 {&s->states, (CHUNK + 1) * state},
-                 {&s->ds, state},
-                 {&s->tokens, (int64_t)CHUNK * 2 * KEYS}};
-    int64_t used = 0;
-    for (size_t i = 0; i < COUNT(parts); i++) {
-        *parts[i].at = memory != NULL ? memory + used : NULL;
-        used += parts[i].count;
-    }
-    return (size_t)used * sizeof *memory;
+    const nib_scratch_part parts[] = {{&s->starts, nib__ceil_div(a->longest, CHUNK) * state},
+                                      {&s->states, (CHUNK + 1) * state},
+                                      {&s->ds, state},
+                                      {&s->tokens, (int64_t)CHUNK * 2 * KEYS}};
+    return nib__scratch_split(parts, COUNT(parts), memory);
 }
 
 static size_t recurrence_dx_scratch(const void *args)
