@@ -139,6 +139,17 @@
     "\"conv_L_cache\":3,\"conv_bias\":false,\"conv_use_xavier_init\":true,\"eos_token_id\":7,"     \
     "\"full_attn_idxs\":[2,5,8,10,12,14],\"norm_eps\":1e-05,\"pad_token_id\":0,\"rope_theta\":"    \
     "1000000.0,\"tie_embedding\":true,\"use_pos_enc\":true"
+#define LFM2_MOE                                                                                   \
+    "\"bos_token_id\":1,\"conv_L_cache\":3,\"conv_bias\":false,\"eos_token_id\":7,\"layer_"        \
+    "types\":"                                                                                     \
+    "[\"conv\",\"conv\",\"full_attention\",\"conv\",\"conv\",\"conv\",\"full_attention\","         \
+    "\"conv\","                                                                                    \
+    "\"conv\",\"conv\",\"full_attention\",\"conv\",\"conv\",\"conv\",\"full_attention\",\"conv\"," \
+    "\"conv\",\"conv\",\"full_attention\",\"conv\",\"conv\",\"full_attention\",\"conv\",\"conv\"]" \
+    ","                                                                                            \
+    "\"moe_intermediate_size\":1792,\"norm_eps\":1e-05,\"norm_topk_prob\":true,"                   \
+    "\"num_dense_layers\":2,\"num_experts\":32,\"num_experts_per_tok\":4,\"pad_token_id\":0,"      \
+    "\"rope_theta\":1000000.0,\"routed_scaling_factor\":1.0,\"use_expert_bias\":true"
 #define LFM2_SIZES(width) ",\"block_dim\":" width ",\"conv_dim\":" width ",\"conv_dim_out\":" width
 
 /* Of layers with the gated delta rule. */
@@ -339,6 +350,8 @@ static const published models[] = {
      LFM2 LFM2_SIZES("1536")},
     {"LFM2-1.2B", "lfm2", "Lfm2", 2048, 12288, 16, 32, 8, 65536, 128000, 1.170, 0, 0,
      LFM2 LFM2_SIZES("2048")},
+    {"LFM2-8B-A1B", "lfm2_moe", "Lfm2Moe", 2048, 7168, 24, 32, 8, 65536, 128000, 8.340, 0, 0,
+     LFM2_MOE},
     {"Qwen3-Next-80B-A3B-Instruct", "qwen3_next", "Qwen3Next", 2048, 5120, 48, 16, 2, 151936,
      262144, 79.673, 0, 0,
      DELTA(32) DELTA_MIXTURE(512, 10) ",\"bos_token_id\":151643,\"decoder_sparse_step\":1,"
