@@ -391,7 +391,10 @@ setup:
 setup-test:
 	@tools/setup test
 
-test-programs: $(UNIT_BIN) $(FUZZ_BIN) $(KERNEL_CHECK) $(if $(SAN),,$(BUILD)/tests/matrix tools $(BUILD)/oracle/logits_of $(FAIL_CALLS) $(BUILD)/nibble-shared)
+# Under sanitizers without those that compute much and read little from outside, unless NIBBLE_TEST_ALL is set.
+UNSANITIZED   := $(if $(SAN),$(if $(NIBBLE_TEST_ALL),,$(shell cat tests/unsanitized.txt)))
+test-programs: $(filter-out $(UNSANITIZED:%=$(BUILD)/tests/test_%),$(UNIT_BIN)) $(FUZZ_BIN) \
+               $(if $(SAN),,$(KERNEL_CHECK) $(BUILD)/tests/matrix tools $(BUILD)/oracle/logits_of $(FAIL_CALLS) $(BUILD)/nibble-shared)
 
 # Runs one after the other and stops at the first failure.
 test-unit: $(UNIT_BIN)
@@ -411,7 +414,7 @@ arm-programs:
 test-neon: arm-programs
 	@NIBBLE_TEST_ALL=1 tests/arm/run build/aarch64
 test-sanitized:
-	@$(MAKE) -s $(JOBS) test-programs SAN=address,undefined
+	@NIBBLE_TEST_ALL=1 $(MAKE) -s $(JOBS) test-programs SAN=address,undefined
 	@NIBBLE_TEST_ALL=1 tests/run --sanitized $(BUILD) build/san-address-undefined
 
 lint: all
@@ -460,7 +463,7 @@ audit-mutants: all $(BUILD)/oracle/logits_of
 # N one-line changes (default 400) of parsers, access checks, the planner and the ledger: the tests nearest to each must find 95 %.
 # Half an hour on two cores; an interrupted run continues.
 mutate: all test-programs
-	@$(MAKE) -s $(JOBS) test-programs SAN=address,undefined
+	@NIBBLE_TEST_ALL=1 $(MAKE) -s $(JOBS) test-programs SAN=address,undefined
 	tools/mutate/run $(BUILD) --sanitized build/san-address-undefined --count $(or $(N),400) --out $(BUILD)/mutate.md
 # A fresh Debian with git, make and a clone of HEAD; about half an hour.
 test-bare:
