@@ -126,6 +126,7 @@ void nib__jsonw_object_end(nib_jsonw *w);
 void nib__jsonw_array(nib_jsonw *w);
 void nib__jsonw_array_end(nib_jsonw *w);
 void nib__jsonw_key(nib_jsonw *w, const char *key);
+void nib__jsonw_key_n(nib_jsonw *w, const char *key, size_t size);
 void nib__jsonw_string(nib_jsonw *w, const char *string); /* bad UTF-8 becomes U+FFFD */
 void nib__jsonw_string_n(nib_jsonw *w, const char *string, size_t size);
 void nib__jsonw_int(nib_jsonw *w, int64_t value);
@@ -137,7 +138,8 @@ void nib__jsonw_null(nib_jsonw *w);
 void nib__jsonw_pair_string(nib_jsonw *w, const char *key, const char *value); /* NULL: null */
 void nib__jsonw_pair_int(nib_jsonw *w, const char *key, int64_t value);
 void nib__jsonw_pair_double(nib_jsonw *w, const char *key, double value);
-/* As above, but never without a point or an exponent, for readers that tell 7.0 from 7. */
+/* As above, but never without a point or an exponent, for readers that tell 7.0 from 7; a value
+ * that is a float has the fewest digits that read back as that float. */
 void nib__jsonw_pair_float(nib_jsonw *w, const char *key, double value);
 void nib__jsonw_pair_bool(nib_jsonw *w, const char *key, bool value);
 void nib__jsonw_pair_doubles(nib_jsonw *w, const char *key, const double *values, int count);

@@ -100,10 +100,12 @@ static void put_string(nib_text *text, const char *string, size_t size)
     nib__text_put(text, "\"", 1);
 }
 
-void nib__jsonw_key(nib_jsonw *w, const char *key)
+void nib__jsonw_key(nib_jsonw *w, const char *key) { nib__jsonw_key_n(w, key, strlen(key)); }
+
+void nib__jsonw_key_n(nib_jsonw *w, const char *key, size_t size)
 {
     begin(w);
-    put_string(w->text, key, strlen(key));
+    put_string(w->text, key, size);
     nib__text_str(w->text, ": ");
     w->need_comma = true;
     w->after_key = true;
@@ -141,13 +143,11 @@ void nib__jsonw_double(nib_jsonw *w, double value)
 
 void nib__jsonw_pair_float(nib_jsonw *w, const char *key, double value)
 {
+    char number[32];
     nib__jsonw_key(w, key);
-    const size_t begin = w->text->size;
-    nib__jsonw_double(w, value);
-    for (size_t i = begin; i < w->text->size; i++)
-        if (strchr(".en", w->text->at[i]) != NULL) /* also in null */
-            return;
-    nib__text_str(w->text, ".0");
+    nib__jsonw_number(w, isfinite(value) ? nib__format_double(number, value) : "null");
+    if (isfinite(value) && strpbrk(number, ".e") == NULL)
+        nib__text_str(w->text, ".0");
 }
 
 static void put_word(nib_jsonw *w, const char *word)

@@ -6,6 +6,7 @@
 #include "arch.h"
 #include "bias_codes.h"
 #include "convert_gguf.h"
+#include "hf_files.h"
 #include "public_struct.h"
 #include "quantize_run.h"
 #include "quantizer.h"
@@ -171,6 +172,9 @@ static nib_status complete_job(work *w, nib_quantize_job *job, nib_err *err)
                                   &w->ledger, err));
     else
         NIB_TRY(make_config(w, err));
+    if (!is_gguf(job->format) && nib__checkpoint_gguf(w->model->net.checkpoint) != NULL &&
+        !nib__ends_with(w->out, ".safetensors"))
+        NIB_TRY(nib__hf_files(job, w->model, &w->arena, &w->ledger, err));
     if (!is_gguf(job->format) && nib__checkpoint_gguf(w->model->net.checkpoint) != NULL)
         job->norm_shift = -nib__rename_norm_offset(nib__family_of(&w->model->net.config)->gguf);
     job->fused = w->model->net.unknown ? nib__checkpoint_fused(w->model->net.checkpoint)

@@ -45,10 +45,11 @@ static bool find_llama3(nib_config *c)
 
 static void put_factors(nib_jsonw *w, const nib_config *c, const char *key, const float *factors)
 {
+    char number[32];
     nib__jsonw_key(w, key);
     nib__jsonw_array(w);
     for (int64_t i = 0; i < nib__config_rope_dims(c) / 2; i++)
-        nib__jsonw_double(w, (double)factors[i]);
+        nib__jsonw_number(w, nib__format_double(number, (double)factors[i]));
     nib__jsonw_array_end(w);
 }
 
@@ -122,19 +123,23 @@ static void put_rope(nib_jsonw *w, const nib_config *c)
     nib__jsonw_object_end(w);
 }
 
+/* Without a token null, because transformers has defaults. */
 static void put_tokens(nib_jsonw *w, const nib_config *c)
 {
+    nib__jsonw_key(w, "bos_token_id");
     if (c->bos >= 0)
-        nib__jsonw_pair_int(w, "bos_token_id", c->bos);
-    if (c->eos_count == 1)
-        nib__jsonw_pair_int(w, "eos_token_id", c->eos[0]);
-    if (c->eos_count < 2)
-        return;
+        nib__jsonw_int(w, c->bos);
+    else
+        nib__jsonw_null(w);
     nib__jsonw_key(w, "eos_token_id");
-    nib__jsonw_array(w);
+    if (c->eos_count == 0)
+        nib__jsonw_null(w);
+    if (c->eos_count > 1)
+        nib__jsonw_array(w);
     for (int i = 0; i < c->eos_count; i++)
         nib__jsonw_int(w, c->eos[i]);
-    nib__jsonw_array_end(w);
+    if (c->eos_count > 1)
+        nib__jsonw_array_end(w);
 }
 
 static void put_type(nib_jsonw *w, nib_type type)

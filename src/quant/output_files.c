@@ -4,7 +4,6 @@
  */
 #include "output_files.h"
 
-#include "gguf.h"
 #include "fused.h"
 #include "json_edit.h"
 #include "renames.h"
@@ -157,23 +156,15 @@ static nib_status write_config(nib_side_files *out, nib_arena *arena, const nib_
     return status;
 }
 
-/* Writes the key/values of a GGUF, including the tokenizer, as a GGUF without tensors. */
-static nib_status write_vocabulary(nib_side_files *out, nib_arena *arena,
-                                   const nib_quantize_job *job, const char *directory, nib_err *err)
+static nib_status write_beside(nib_side_files *out, nib_arena *arena, const nib_quantize_job *job,
+                               size_t i, const char *directory, nib_err *err)
 {
-    static const char name[] = "tokenizer.gguf";
-    const char *to = nib__path_join(arena, directory, name);
-    nib_text text;
+    const struct nib_beside *file = &job->beside[i];
+    const char *to = nib__path_join(arena, directory, file->name);
     if (to == NULL)
         return nib__fail_memory(err, strlen(directory), "a path");
-    nib__text_init(&text, job->allocator);
-    nib__gguf_keys(nib__checkpoint_gguf(job->checkpoint), &text);
-    nib_status status = text.failed ? nib__fail_memory(err, text.size, name)
-                                    : nib__file_write(to, text.at, text.size, job->allocator, err);
-    if (status == NIB_OK)
-        status = add_file(out, name, text.at, text.size, err);
-    nib__text_free(&text);
-    return status;
+    NIB_TRY(nib__file_write(to, file->text, file->size, job->allocator, err));
+    return add_file(out, file->name, file->text, file->size, err);
 }
 
 /* ---- files that are not copied ---- */
@@ -260,8 +251,8 @@ nib_status nib__side_files_write(nib_side_files *out, const nib_output_layout *r
     *out = (nib_side_files){.count = 0};
     nib__arena_init(&arena, job->allocator, 0);
     nib_status status = write_config(out, &arena, r, directory);
-    if (status == NIB_OK && gguf)
-        status = write_vocabulary(out, &arena, job, directory, r->err);
+    for (size_t i = 0; job->beside[i].name != NULL && status == NIB_OK; i++)
+        status = write_beside(out, &arena, job, i, directory, r->err);
     for (size_t i = 0; i < COUNT(copied) && status == NIB_OK && !gguf && from != NULL; i++)
         status = copy_file(out, &arena, job, from, directory, copied[i], r->err);
     nib__arena_free(&arena);

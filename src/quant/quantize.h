@@ -65,7 +65,7 @@ typedef struct nib_quantize_layer {
 /* True if the weight becomes codes: neither kept nor only cast. */
 bool nib__layer_is_quantized(const nib_quantize_layer *layer);
 
-enum { NIB_EXTRAS = 2, NIB_RECEIPT_VERSION = 1 };
+enum { NIB_EXTRAS = 2, NIB_BESIDE = 5, NIB_RECEIPT_VERSION = 1 };
 
 typedef struct nib_quantize_job {
     const nib_checkpoint *checkpoint;
@@ -84,6 +84,11 @@ typedef struct nib_quantize_job {
     /* config.json for a source that has none; the output is then a directory unless OUT names a
      * file. NULL: copy the source's. */
     const char *config;
+    /* Files beside the weights for a source that has none: name NULL ends the list. */
+    struct nib_beside {
+        const char *name, *text;
+        size_t size;
+    } beside[NIB_BESIDE];
     /* For a GGUF: key/values, architecture, and the width of heads whose q and k rows it stores in
      * pairs; 0: rows stay in our order. */
     const nib_gguf_head *gguf;

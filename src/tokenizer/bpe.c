@@ -13,6 +13,7 @@
  */
 #include "tokenizer_parts.h"
 
+#include <stdlib.h>
 #include <xxhash.h>
 
 enum {
@@ -199,6 +200,32 @@ nib_status nib__bpe_use_table(nib_bpe *b, const nib_vocab *v, const nib_merge *s
     b->cut = long_words;
     memcpy(b->joins, joins, sizeof b->joins);
     fill_characters(b, v);
+    return NIB_OK;
+}
+
+static int by_rank(const void *left, const void *right)
+{
+    const nib_merge *a = left, *b = right;
+    if (a->rank != b->rank)
+        return a->rank < b->rank ? -1 : 1;
+    return a->left < b->left ? -1 : a->left > b->left;
+}
+
+nib_status nib__bpe_list(nib_merge **out, size_t *count, const nib_bpe *b, nib_arena *arena,
+                         nib_err *err)
+{
+    const size_t slots = (size_t)1 << b->bits;
+    size_t all = 0;
+    *count = 0;
+    for (size_t i = 0; i < slots; i++)
+        all += b->slots[i].left != UINT32_MAX;
+    *out = nib__arena_take(arena, all + 1, sizeof **out);
+    if (*out == NULL)
+        return nib__fail_memory(err, all * sizeof **out, "the merges");
+    for (size_t i = 0; i < slots; i++)
+        if (b->slots[i].left != UINT32_MAX)
+            (*out)[(*count)++] = b->slots[i];
+    qsort(*out, *count, sizeof **out, by_rank);
     return NIB_OK;
 }
 

@@ -35,6 +35,7 @@ uint64_t nib__tokenizer_bytes(const nib_tokenizer *t)
 int32_t nib__tokenizer_bos(const nib_tokenizer *t) { return t->bos; }
 
 int32_t nib__tokenizer_eos(const nib_tokenizer *t) { return t->eos; }
+int32_t nib__tokenizer_unk(const nib_tokenizer *t) { return t->bpe.unk; }
 
 bool nib__tokenizer_adds_bos(const nib_tokenizer *t)
 {

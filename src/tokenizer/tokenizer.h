@@ -112,6 +112,17 @@ typedef struct nib_vocab_source {
  * an unknown `pre`, or "gpt2" without `pre`. */
 nib_status nib__tokenizer_from_vocab(nib_tokenizer **out, const nib_vocab_source *source,
                                      const nib_allocator *a, nib_err *err);
+/* What a tokenizer.json cannot express of a GGUF's vocabulary. */
+typedef struct nib_json_losses {
+    int64_t twice;     /* an id with the text of an earlier one; -1: none */
+    size_t misspelled; /* added tokens whose characters its byte-level decoder takes for bytes */
+} nib_json_losses;
+
+/* Appends such a tokenizer as a tokenizer.json; if losses->twice >= 0, the text is of no use. Its
+ * merges are a list in one order, so where two ways to make one piece overlap, which a GGUF merges
+ * from the left, rare texts can get other ids. */
+nib_status nib__tokenizer_write(nib_text *out, const nib_tokenizer *t, nib_json_losses *losses,
+                                nib_err *err);
 /* The reverse: the keys of a GGUF from a tokenizer, for a model with so many rows. *out points into
  * the tokenizer and the arena. NIB_UNSUPPORTED if GGUF has no key for how this tokenizer splits or
  * normalizes a text. listed: pieces are written for the model "gemma4", with merges, instead of
@@ -125,9 +136,10 @@ nib_status nib__tokenizer_to_vocab(nib_vocab_source *out, const nib_tokenizer *t
 int64_t nib__tokenizer_vocab_size(const nib_tokenizer *t);
 /* Bytes it holds in memory, without compiled regular expressions. */
 uint64_t nib__tokenizer_bytes(const nib_tokenizer *t);
-/* Id of BOS or EOS; -1 if the files name none. */
+/* Id of BOS, EOS or the unknown token; -1 if the files name none. */
 int32_t nib__tokenizer_bos(const nib_tokenizer *t);
 int32_t nib__tokenizer_eos(const nib_tokenizer *t);
+int32_t nib__tokenizer_unk(const nib_tokenizer *t);
 /* Does NIB_ENCODE_ADD_SPECIAL put BOS first? */
 bool nib__tokenizer_adds_bos(const nib_tokenizer *t);
 /* Number of tokens that NIB_ENCODE_ADD_SPECIAL puts before the text. */

@@ -102,6 +102,9 @@ nib_status nib__bpe_build(nib_bpe *b, const nib_vocab *v, const nib_merge *list,
 nib_status nib__bpe_use_table(nib_bpe *b, const nib_vocab *v, const nib_merge *slots, int bits,
                               const uint64_t *joins, bool long_words, nib_err *err);
 void nib__bpe_free(nib_bpe *b, const nib_allocator *a);
+/* All merges by rank, of one rank by their left side. */
+nib_status nib__bpe_list(nib_merge **out, size_t *count, const nib_bpe *b, nib_arena *arena,
+                         nib_err *err);
 
 /* ---- pre-tokenizers by name (pre_names.c) ---- */
 

@@ -8,7 +8,6 @@
 #include "tokenizer_parts.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };
 
@@ -209,31 +208,6 @@ static nib_status write_tokens(writer *m)
 
 /* ---- merges ---- */
 
-static int by_rank(const void *left, const void *right)
-{
-    const nib_merge *a = left, *b = right;
-    if (a->rank != b->rank)
-        return a->rank < b->rank ? -1 : 1;
-    return a->left < b->left ? -1 : a->left > b->left;
-}
-
-static nib_status list_merges(writer *m)
-{
-    const nib_bpe *b = &m->t->bpe;
-    const size_t slots = (size_t)1 << b->bits;
-    size_t count = 0;
-    for (size_t i = 0; i < slots; i++)
-        count += b->slots[i].left != UINT32_MAX;
-    m->merges = nib__arena_take(m->arena, count + 1, sizeof *m->merges);
-    if (m->merges == NULL)
-        return fail_memory(m, count * sizeof *m->merges);
-    for (size_t i = 0; i < slots; i++)
-        if (b->slots[i].left != UINT32_MAX)
-            m->merges[m->merge_count++] = b->slots[i];
-    qsort(m->merges, m->merge_count, sizeof *m->merges, by_rank);
-    return NIB_OK;
-}
-
 /* "left right" */
 static nib_status write_merges(writer *m)
 {
@@ -332,7 +306,7 @@ nib_status nib__tokenizer_to_vocab(nib_vocab_source *out, const nib_tokenizer *t
     m.count = (size_t)nib__max(rows, nib__tokenizer_vocab_size(t));
     NIB_TRY(pieces ? write_model_and_spaces(&m, listed) : write_model_and_pre(&m));
     NIB_TRY(write_tokens(&m));
-    NIB_TRY(list_merges(&m));
+    NIB_TRY(nib__bpe_list(&m.merges, &m.merge_count, &t->bpe, arena, err));
     NIB_TRY(pieces && !listed ? write_scores(&m) : write_merges(&m));
     if (pieces)
         out->unk = t->bpe.unk;

@@ -309,6 +309,18 @@ static void test_flags_of_pre(void **state)
     expect_source(s, "e\xcc\x81", 0, "5 6");
 }
 
+static nib_json_losses losses_of(const nib_tokenizer *t)
+{
+    const nib_allocator a = nib__allocator_default();
+    nib_json_losses losses;
+    nib_err err = {.status = NIB_OK};
+    nib_text text;
+    nib__text_init(&text, &a);
+    assert_int_equal(nib__tokenizer_write(&text, t, &losses, &err), NIB_OK);
+    nib__text_free(&text);
+    return losses;
+}
+
 /* T05: duplicate tokens, which a vendor's valid file has. */
 static void test_duplicate_tokens(void **state)
 {
@@ -328,6 +340,7 @@ static void test_duplicate_tokens(void **state)
     expect_ids(t, "<x>", NIB_ENCODE_PARSE_SPECIAL, "5");
     expect_text(t, "2 4 6 7 8", false, "aab<x>");
     expect_text(t, "2 4 6 7 8", true, "aab");
+    assert_int_equal(losses_of(t).twice, 6);
     nib__tokenizer_close(t);
 }
 
@@ -346,6 +359,8 @@ static void test_verbatim(void **state)
     nib_tokenizer *t = open_source(s);
     expect_ids(t, "a\xc3\xbc a", 0, "0 1 2 0");
     expect_text(t, "0 1 2 0", false, "a\xc3\xbc a");
+    assert_int_equal(losses_of(t).twice, -1);
+    assert_int_equal(losses_of(t).misspelled, 1); /* as the byte 0xfc */
     nib__tokenizer_close(t);
 }
 
