@@ -271,7 +271,7 @@ static void print_cold(const cold_start *c)
     for (int i = 0; i < COLD_STAGES; i++)
         if (i != COLD_TOKENIZER || c->has_tokenizer)
             printf("%s %s %.3f", i ? "," : "", cold_names[i], c->s[i]);
-    puts(c->has_tokenizer ? "" : "; no tokenizer");
+    puts(c->has_tokenizer ? "" : "; the model has no tokenizer to open");
 }
 
 static void print_row(const char *name, nib_bench_speeds speeds, uint64_t token_bytes,

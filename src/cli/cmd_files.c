@@ -163,6 +163,16 @@ static int read_budget(nib_budget *out, bool *given, const settings *s)
     return 0;
 }
 
+static const char *model_argument(const settings *s)
+{
+    return s->model ? s->model : s->arguments.items[0];
+}
+
+static const char *out_argument(const settings *s)
+{
+    return s->arguments.items[s->arguments.count - 1];
+}
+
 static int quantize(nib_model *model, nib_engine *engine, const settings *s)
 {
     nib_request request = request_of(s);
@@ -174,7 +184,7 @@ static int quantize(nib_model *model, nib_engine *engine, const settings *s)
     const nib_quantize_options options = {.size = sizeof options,
                                           .request = &request,
                                           .for_device = s->for_device,
-                                          .out = s->arguments.items[s->arguments.count - 1],
+                                          .out = out_argument(s),
                                           .format = s->format,
                                           .calibrate = s->calibrate,
                                           .force = s->force,
@@ -197,14 +207,16 @@ int run_quantize(const settings *s)
     if (s->arguments.count < (s->model ? 1 : 2))
         return fail_usage("`nibble quantize` needs MODEL and OUT");
     if (!s->recipe && !s->budget && !s->memory && !s->speed)
-        return fail_usage("`nibble quantize` needs --recipe; `nibble recipes` lists them");
+        return fail_usage("`nibble quantize` needs --recipe, for example `nibble quantize %s %s "
+                          "--recipe 8da4w`; `nibble recipes` lists them",
+                          model_argument(s), out_argument(s));
     return with_model(s, "`nibble quantize` needs MODEL and OUT", (nib_model_options){0}, quantize);
 }
 
 static int imatrix(nib_model *model, nib_engine *engine, const settings *s)
 {
     const nib_imatrix_options options = {.size = sizeof options,
-                                         .out = s->arguments.items[s->arguments.count - 1],
+                                         .out = out_argument(s),
                                          .calibrate = s->calibrate,
                                          .force = s->force};
     nib_err err;
@@ -227,7 +239,7 @@ int run_imatrix(const settings *s)
 
 static int convert(nib_model *model, nib_engine *engine, const settings *s)
 {
-    const nib_convert_options options = {.out = s->arguments.items[s->arguments.count - 1],
+    const nib_convert_options options = {.out = out_argument(s),
                                          .format = s->format,
                                          .dtype = s->dtype,
                                          .force = s->force,
@@ -250,8 +262,10 @@ int run_convert(const settings *s)
     if (s->arguments.count < (s->model ? 1 : 2))
         return fail_usage("`nibble convert` needs MODEL and OUT");
     if (!s->format)
-        return fail_usage("`nibble convert` needs --format torchao, nibble, 8da4w, "
-                          "compressed-tensors, gguf or safetensors");
+        return fail_usage("`nibble convert` needs --format, for example `nibble convert %s %s "
+                          "--format gguf`; the others are torchao, nibble, 8da4w, "
+                          "compressed-tensors and safetensors",
+                          model_argument(s), out_argument(s));
     return with_model(s, "`nibble convert` needs MODEL and OUT",
                       (nib_model_options){.convert = true}, convert);
 }

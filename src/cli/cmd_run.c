@@ -36,6 +36,15 @@ int open_draft(nib_model **out, nib_engine *engine, const settings *s, const cha
     return status;
 }
 
+/* Opens the tokenizer before weights are loaded, which can take long. Without one nothing is wrong
+ * yet: what needs it says so. */
+static nib_status check_tokenizer(nib_model *model, nib_err *err)
+{
+    const nib_tokenizer *tokenizer;
+    const nib_status status = nib_model_tokenizer(&tokenizer, model, err);
+    return status == NIB_IO ? NIB_OK : status;
+}
+
 int open_run(run_context *out, nib_engine *engine, const settings *s, const char *path,
              const nib_request *request)
 {
@@ -47,6 +56,7 @@ int open_run(run_context *out, nib_engine *engine, const settings *s, const char
         status = open_draft(&out->draft, engine, s, path, &asked);
     if (status == 0 &&
         (nib_plan_open(&out->plan, out->model, &asked, &err) != NIB_OK ||
+         check_tokenizer(out->model, &err) != NIB_OK ||
          nib_session_open(&out->session, out->model, out->plan,
                           request->sequences > 0 ? (int)request->sequences : 1, &err) != NIB_OK))
         status = fail(&err);

@@ -5,6 +5,9 @@
  */
 #include "output_files.h"
 
+#include "name_index.h"
+
+#include <ctype.h>
 #include <stdio.h>
 
 /* ---- torchao ---- */
@@ -14,6 +17,18 @@ static bool is_same_config(const nib_output_weight *a, const nib_output_weight *
 {
     return nib__scheme_equal(&a->scheme, &b->scheme) &&
            nib__torchao_scale_dtype(a) == nib__torchao_scale_dtype(b);
+}
+
+typedef bool (*is_like)(const nib_output_weight *a, const nib_output_weight *b);
+
+/* The first quantized layer like layer i. */
+static size_t first_like(const nib_quantize_job *job, const nib_output_weight *stored, size_t i,
+                         is_like like)
+{
+    for (size_t j = 0; j < i; j++)
+        if (nib__layer_is_quantized(&job->layers[j]) && like(&stored[j], &stored[i]))
+            return j;
+    return i;
 }
 
 /* A layer whose config describes all quantized layers; NULL: none. */
@@ -31,22 +46,118 @@ static const nib_output_weight *only_config(const nib_quantize_job *job,
     return only;
 }
 
-static void put_fqn_map(nib_jsonw *w, const char *key, const nib_quantize_job *job,
-                        const nib_output_weight *stored)
+/* Layers whose names differ in numbers alone. */
+typedef struct kind {
+    const char *pattern; /* a regular expression for all of them */
+    size_t first, count; /* layers */
+    bool alike;          /* one config describes all */
+} kind;
+
+typedef struct kinds {
+    kind *list, **by_name; /* [count] */
+    size_t count;
+    size_t *of; /* [layers] */
+    nib_name_index names;
+} kinds;
+
+/* "model\\.layers\\.\\d+\\.mlp\\.up_proj"; NULL: out of memory */
+static const char *pattern_of(const char *name, nib_arena *arena)
 {
-    nib__jsonw_key(w, key);
-    nib__jsonw_object(w);
+    char *out = nib__arena_take(arena, 3 * strlen(name) + 1, 1), *at = out;
+    bool part = true; /* a part of the name begins here */
+    while (out != NULL && *name != 0) {
+        const size_t digits = part ? strspn(name, "0123456789") : 0;
+        if (digits > 0 && (name[digits] == '.' || name[digits] == 0)) {
+            at = stpcpy(at, "\\d+");
+            name += digits;
+            part = false;
+            continue;
+        }
+        part = *name == '.';
+        if (!isalnum((unsigned char)*name) && *name != '_')
+            *at++ = '\\';
+        *at++ = *name++;
+    }
+    return out;
+}
+
+static bool find_kinds(kinds *out, const nib_quantize_job *job, const nib_output_weight *stored,
+                       nib_arena *arena)
+{
+    out->list = nib__arena_take(arena, job->count, sizeof *out->list);
+    out->by_name = nib__arena_take(arena, job->count, sizeof *out->by_name);
+    out->of = nib__arena_take(arena, job->count, sizeof *out->of);
+    out->count = 0;
+    if (out->list == NULL || out->by_name == NULL || out->of == NULL ||
+        !nib__name_index_init(&out->names, arena, job->count))
+        return false;
     for (size_t i = 0; i < job->count; i++) {
-        if (!nib__layer_is_quantized(&job->layers[i]))
+        kind *k = &out->list[out->count];
+        const bool codes = nib__layer_is_quantized(&job->layers[i]);
+        *k = (kind){pattern_of(job->layers[i].name, arena), i, 0, codes};
+        if (k->pattern == NULL)
+            return false;
+        out->of[i] =
+            nib__name_index_find(&out->names, (const void *const *)out->by_name, k->pattern);
+        if (out->of[i] == SIZE_MAX) {
+            out->of[i] = out->count;
+            out->by_name[out->count++] = k;
+            nib__name_index_add(&out->names, (const void *const *)out->by_name, out->of[i]);
+        }
+        k = &out->list[out->of[i]];
+        k->count++;
+        k->alike = k->alike && codes && is_same_config(&stored[k->first], &stored[i]);
+    }
+    return true;
+}
+
+/* Entries of all layers with the config of layer `first`: a pattern for whole kinds, then names. */
+static void put_like(nib_jsonw *w, const kinds *all, const nib_quantize_job *job,
+                     const nib_output_weight *stored, size_t first)
+{
+    nib_text pattern;
+    nib__text_init(&pattern, job->allocator);
+    for (size_t i = 0; i < all->count; i++)
+        if (all->list[i].alike && all->list[i].count > 1 &&
+            is_same_config(&stored[all->list[i].first], &stored[first]))
+            nib__text_format(&pattern, "%s%s", pattern.size == 0 ? "re:" : "|",
+                             all->list[i].pattern);
+    w->text->failed = w->text->failed || pattern.failed;
+    if (pattern.size > 0 && !pattern.failed) {
+        nib__jsonw_key(w, pattern.at);
+        nib__torchao_config(w, &stored[first]);
+    }
+    nib__text_free(&pattern);
+    for (size_t i = first; i < job->count; i++) {
+        const kind *k = &all->list[all->of[i]];
+        if (!nib__layer_is_quantized(&job->layers[i]) || (k->alike && k->count > 1) ||
+            !is_same_config(&stored[i], &stored[first]))
             continue;
         nib__jsonw_key(w, job->layers[i].name);
         nib__torchao_config(w, &stored[i]);
     }
-    nib__jsonw_object_end(w);
 }
 
-/* {"default": config} as transformers expects it; layers with different schemes are named one by
- * one. torchao writes the map under its old name, too. */
+static void put_fqn_map(nib_jsonw *w, const char *key, const nib_quantize_job *job,
+                        const nib_output_weight *stored)
+{
+    nib_arena arena;
+    kinds all;
+    nib__arena_init(&arena, job->allocator, 0);
+    nib__jsonw_key(w, key);
+    nib__jsonw_object(w);
+    const bool found = find_kinds(&all, job, stored, &arena);
+    w->text->failed = w->text->failed || !found;
+    for (size_t i = 0; i < job->count && found; i++)
+        if (nib__layer_is_quantized(&job->layers[i]) &&
+            first_like(job, stored, i, is_same_config) == i)
+            put_like(w, &all, job, stored, i);
+    nib__jsonw_object_end(w);
+    nib__arena_free(&arena);
+}
+
+/* {"default": config} as transformers expects it; different configs each have the layers that they
+ * describe. torchao writes the map under its old name, too. */
 static void put_quant_type(nib_jsonw *w, const nib_quantize_job *job,
                            const nib_output_weight *stored)
 {
@@ -184,15 +295,6 @@ static void put_group(nib_jsonw *w, const nib_quantize_job *job, const nib_outpu
     nib__jsonw_object_end(w);
 }
 
-/* The first layer like layer i. */
-static size_t first_like(const nib_quantize_job *job, const nib_output_weight *stored, size_t i)
-{
-    for (size_t j = 0; j < i; j++)
-        if (nib__layer_is_quantized(&job->layers[j]) && is_same_group(&stored[j], &stored[i]))
-            return j;
-    return i;
-}
-
 static void put_compressed(nib_jsonw *w, const nib_quantize_job *job,
                            const nib_output_weight *stored)
 {
@@ -217,7 +319,8 @@ static void put_compressed(nib_jsonw *w, const nib_quantize_job *job,
     nib__jsonw_object(w);
     for (size_t i = 0; i < job->count; i++) {
         char name[32];
-        if (!nib__layer_is_quantized(&job->layers[i]) || first_like(job, stored, i) != i)
+        if (!nib__layer_is_quantized(&job->layers[i]) ||
+            first_like(job, stored, i, is_same_group) != i)
             continue;
         snprintf(name, sizeof name, "group_%d", groups++);
         nib__jsonw_key(w, name);

@@ -41,7 +41,7 @@ refused 4 '*: the format 8da4w cannot hold int4wo-g32-intzero at 224 x 224: its 
     convert z c --format 8da4w --force
 rm -rf z c
 refused 2 'format "zip" is not one of gguf, nibble, torchao, compressed-tensors, 8da4w, safetensors*' convert q c --format zip
-refused 2 '`nibble convert` needs --format *' convert q c
+refused 2 '`nibble convert` needs --format, for example *' convert q c
 refused 2 '`nibble convert` needs MODEL and OUT*' convert q --format nibble
 refused 2 '*the format nibble keeps codes*' convert q c --format nibble --dtype bf16
 refused 2 'dtype "f8" is not one of f32, f16, bf16' convert q c --format safetensors --dtype f8

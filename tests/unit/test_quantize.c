@@ -106,7 +106,7 @@ static void test_torchao_parts(void **state)
     drop(from);
 }
 
-/* Layers with different schemes are named one by one: those with codes, and no others. */
+/* Layers with different schemes are named: those with codes, and no others. */
 static void test_named_configs(void **state)
 {
     (void)state;
@@ -133,6 +133,47 @@ static void test_named_configs(void **state)
     expect_text(out, "config.json", "\"group_0\": {");
     expect_text(out, "config.json", "\"group_1\": {");
     expect_text(out, "config.json", "\"ignore\": [\n      \"lm_head\"\n    ]"); /* no embedding */
+    drop(out);
+    drop(from);
+}
+
+/* One config for all layers that have it: a pattern for those whose names differ in numbers alone,
+ * unless one of them has another scheme. */
+static void test_config_patterns(void **state)
+{
+    static const source_tensor tensors[] = {
+        {"model.embed_tokens.weight", NIB_TYPE_BF16, {10, 64}, 2},
+        {"model.layers.0.mlp.up_proj.weight", NIB_TYPE_BF16, {7, 64}, 2},
+        {"model.layers.1.mlp.up_proj.weight", NIB_TYPE_BF16, {7, 64}, 2},
+        {"model.layers.0.self_attn.q_proj.weight", NIB_TYPE_BF16, {7, 64}, 2},
+        {"model.layers.1.self_attn.q_proj.weight", NIB_TYPE_BF16, {7, 64}, 2},
+        {"model.layers.10.self_attn.k_proj.weight", NIB_TYPE_BF16, {7, 64}, 2},
+        {"model.layers.11.self_attn.k_proj.weight", NIB_TYPE_BF16, {7, 64}, 2},
+        {"lm_head.weight", NIB_TYPE_BF16, {10, 64}, 2},
+    };
+    const nib_quantize_layer layers[] = {layer("model.embed_tokens", NULL),
+                                         layer("model.layers.0.mlp.up_proj", "8da4w-g32"),
+                                         layer("model.layers.1.mlp.up_proj", "8da4w-g32"),
+                                         layer("model.layers.0.self_attn.q_proj", "8da4w-g32"),
+                                         layer("model.layers.1.self_attn.q_proj", "int8wo"),
+                                         layer("model.layers.10.self_attn.k_proj", "8da4w-g32"),
+                                         layer("model.layers.11.self_attn.k_proj", "8da4w-g32"),
+                                         layer("lm_head", NULL)};
+    char from[512], out[512];
+    done d;
+    (void)state;
+    write_source(at(from, "src"), config, tensors, COUNT(tensors), NULL, 0);
+    quantize(&d, from, layers, COUNT(layers), at(out, "out"), "torchao", false);
+    expect(&d, NIB_OK);
+    free_done(&d);
+    char *text = read_text(out, "config.json");
+    assert_non_null(strstr(text, "\"re:model\\\\.layers\\\\.\\\\d+\\\\.mlp\\\\.up_proj|"
+                                 "model\\\\.layers\\\\.\\\\d+\\\\.self_attn\\\\.k_proj\": {"));
+    assert_non_null(strstr(text, "\"model.layers.0.self_attn.q_proj\": {"));
+    assert_non_null(strstr(text, "\"model.layers.1.self_attn.q_proj\": {"));
+    assert_null(strstr(text, "\"model.layers.0.mlp.up_proj\""));
+    assert_null(strstr(text, "lm_head\": {"));
+    nib__release(&heap, text);
     drop(out);
     drop(from);
 }
@@ -741,6 +782,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_torchao_parts),
         cmocka_unit_test(test_named_configs),
+        cmocka_unit_test(test_config_patterns),
         cmocka_unit_test(test_directory),
         cmocka_unit_test(test_falls_back_to_nibble),
         cmocka_unit_test(test_casts_are_reported),
