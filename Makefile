@@ -445,7 +445,7 @@ bench: all
 # to an hour and a half. CELLS='WORD...': only cells whose names have all the words.
 matrix: $(if $(CELLS),,all test-programs check-kernels test-cuda-build test-cuda-emulated test-neon test-sanitized) $(BUILD)/tests/matrix
 	$(if $(CELLS),,NIBBLE_TEST_ALL=1 tests/run --units $(BUILD))
-	$(if $(CELLS),,NIBBLE_TEST_ALL=1 tests/cli/run advice advise_methods cache_types curves draft learn lookup measure opencl_train receipt super_blocks)
+	$(if $(CELLS),,NIBBLE_TEST_ALL=1 tests/cli/run advice advise_methods cache_types curves draft learn lookup measure opencl_train quantize_device receipt super_blocks)
 	XDG_CACHE_HOME=$(CURDIR)/$(BUILD)/test-cache $(BUILD)/tests/matrix $(CELLS)
 # These need Python packages from PyPI (tools/golden/requirements.txt); the documentation says when they last ran.
 golden:

@@ -44,6 +44,7 @@ fi
 # the device's codes, scales and zeros equal the CPU's, in every formula
 for recipe in 8da4w 8da4w-g100 8da4w-asym 8da4w-ao017 int8wo int8wo-asym int8wo-tensor int4wo int4wo-intzero int4wo-tinygemm fp8wo fp8wo-tensor \
     mxfp8 mxfp8-floor mxfp4 mxfp4-floor nvfp4 nvfp4-block int8wo-g32-ggml int4wo-g32-ggml int4wo-g32-sym-ggml 8da4w+head+embed; do
+    sampled 3 || continue
     quantize by-cpu --recipe $recipe --quiet --force >/dev/null
     check "$recipe on the device" quantize by-device --recipe $recipe --device opencl --quiet --force
     check "$recipe: the same weights" cmp by-cpu/model.safetensors by-device/model.safetensors
