@@ -26,7 +26,8 @@ struct nib_plan {
     int64_t drafts;        /* the same of the draft model */
     nib_plan *draft;       /* of the draft model; NULL: none runs */
     uint64_t lent_bytes;   /* of a draft head: weights that it reads in the model's memory */
-    uint64_t weight_bytes; /* predicted, like the cache */
+    uint64_t weight_bytes; /* in memory, predicted, like the cache */
+    uint64_t file_bytes;   /* of an embedding whose rows the CPU reads in the file */
     nib_kv_size cache;
     char cache_name[NIB_KV_NAME]; /* its types, as options spell them */
     nib_cache_costs cache_costs;  /* of the model, if its types are not `dtype` */

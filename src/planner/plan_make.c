@@ -682,6 +682,7 @@ void nib__plan_json(const nib_plan *p, nib_jsonw *w)
     nib__jsonw_pair_int(w, "context", p->context);
     nib__jsonw_pair_int(w, "lookup", p->lookup);
     nib__jsonw_pair_int(w, "weight_bytes", (int64_t)p->weight_bytes);
+    nib__jsonw_pair_int(w, "file_bytes", (int64_t)p->file_bytes);
     nib__jsonw_pair_string(w, "cache_type", p->cache_name);
     nib__jsonw_pair_int(w, "cache_bytes", (int64_t)p->cache.bytes);
     const nib_cache_cost *cost = nib__cache_costs_of(&p->cache_costs, p->cache_name);

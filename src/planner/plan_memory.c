@@ -17,12 +17,36 @@ typedef struct load {
     uint64_t others;        /* bytes of everything else there */
 } load;
 
+/* Whether the CPU reads the layer in the file: rows of an embedding, as they are stored. */
+static bool stays_in_file(const nib_plan *p, const nib_layer *layer, const nib_scheme *done,
+                          bool on_device)
+{
+    return layer->role == NIB_ROLE_EMBED && !p->policy.training && !on_device &&
+           nib__scheme_same_weight(&layer->stored, done);
+}
+
+static bool is_on_device(const nib_layer_plan *plan)
+{
+    return plan->use_count > 0 && plan->uses[0].kernel->device != NIB_DEVICE_CPU;
+}
+
+static uint64_t file_bytes(const nib_plan *p)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < p->assignment.count; i++) {
+        const nib_layer_plan *plan = &p->assignment.layers[i];
+        if (stays_in_file(p, plan->layer, &plan->done, is_on_device(plan)))
+            sum += p->assignment.ledger.layers[i].bytes;
+    }
+    return sum;
+}
+
 static uint64_t weight_bytes(const nib_plan *p)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < p->assignment.count; i++)
         sum += p->assignment.ledger.layers[i].bytes;
-    return sum - p->lent_bytes;
+    return sum - p->lent_bytes - (p->lent_bytes > 0 ? 0 : file_bytes(p));
 }
 
 static load load_of(const nib_plan *p)
@@ -71,8 +95,10 @@ static uint64_t bytes_with(const nib_plan *p, const nib_scheme *scheme, bool tab
         const nib_layer *layer = &p->layers[i];
         const bool is_table = layer->role == NIB_ROLE_EMBED || layer->role == NIB_ROLE_HEAD;
         const bool kept = nib__scheme_is_quantized(&layer->stored) || (is_table && !tables);
-        const nib_weight w = nib__layer_weight(layer, kept ? &layer->stored : scheme);
-        sum += nib__weight_bytes(&w);
+        const nib_scheme *done = kept ? &layer->stored : scheme;
+        const nib_weight w = nib__layer_weight(layer, done);
+        if (!stays_in_file(p, layer, done, p->assignment.gpu != NULL))
+            sum += nib__weight_bytes(&w);
     }
     return sum;
 }
@@ -311,6 +337,7 @@ static nib_status say_cost(nib_plan *p, char *out, size_t size, nib_err *err)
 nib_status nib__plan_memory(nib_plan *p, nib_err *err)
 {
     char weights[32], cache[32], context[32], token[32];
+    p->file_bytes = p->lent_bytes > 0 ? 0 : file_bytes(p);
     p->weight_bytes = weight_bytes(p);
     if (p->policy.training) {
         nib__ledger_add_note(&p->assignment.ledger, "memory", "weights %s",
@@ -320,8 +347,11 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
     } else {
         const int64_t shared = p->model->net.config.shared_layers;
         char sequences[48] = "", windows[96] = "", sharing[64] = "", states[160] = "",
-             cost[256] = "";
+             cost[256] = "", file[64] = "";
         NIB_TRY(say_cost(p, cost, sizeof cost, err));
+        if (p->file_bytes > 0)
+            snprintf(file, sizeof file, " (%s of the embedding stay in the file)",
+                     nib__format_bytes(token, p->file_bytes));
         if (p->sequences > 1)
             snprintf(sequences, sizeof sequences, "%lld sequences of ", (long long)p->sequences);
         if (p->cache.window_layers > 0)
@@ -332,8 +362,8 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
             snprintf(sharing, sizeof sharing, "; %lld more layers share theirs", (long long)shared);
         nib__ledger_add_note(
             &p->assignment.ledger, "memory",
-            "weights %s, keys and values of %s%s positions %s, in %s with %s a token%s%s%s%s",
-            nib__format_bytes(weights, p->weight_bytes), sequences,
+            "weights %s%s, keys and values of %s%s positions %s, in %s with %s a token%s%s%s%s",
+            nib__format_bytes(weights, p->weight_bytes), file, sequences,
             nib__format_count(context, (uint64_t)p->context),
             nib__format_bytes(cache, p->cache.bytes - state_bytes(p)), p->cache_name,
             nib__format_bytes(token, nib__plan_token_bytes(p)), cost, windows, sharing, states);

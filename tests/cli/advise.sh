@@ -41,7 +41,7 @@ rm -r empty.txt q
 
 # on this machine: its losses equal those of `nibble eval`, and the command that it recommends works
 head -c 20000 "$MODEL/heldout.txt" >text.txt
-nibble advise "$MODEL" int8wo 8da4w 4da4w --text text.txt --window 128 --svg f.svg --memory 7MB >out.txt 2>err.txt
+nibble advise "$MODEL" int8wo 8da4w 4da4w --text text.txt --window 128 --svg f.svg --memory 6MB >out.txt 2>err.txt
 equal 'advise prints nothing on stderr' '' "$(cat err.txt)"
 loss() { nibble eval "$MODEL" --text text.txt --window 128 --json --quiet "$@" | sed -n 's/.*"loss": \([0-9.]*\).*/\1/p' | xargs printf '%.4f'; }
 check 'the loss of the stored model equals that of eval' grep -q "^none (bf16) .* $(loss)  *+0.0000  .* too large$" out.txt
@@ -76,7 +76,7 @@ right = d["train_for"] == min(near, key=lambda r: r["loss"])["name"]
 print(d["taken"], d["within_budget"], "right" if right else (d["train_for"], [(r["name"], r["decode_tokens_per_s"]) for r in dear]))
 END
 taken() {
-    nibble advise "$MODEL" int8wo 8da4w 4da4w --text text.txt --window 128 --memory 7MB --json --quiet "$@" >taken.json
+    nibble advise "$MODEL" int8wo 8da4w 4da4w --text text.txt --window 128 --memory 6MB --json --quiet "$@" >taken.json
     python3 taken.py
 }
 nibble advise "$MODEL" int8wo --dry-run --json | members 'advise --dry-run --json' schema=1 device=str here=true 'recipes[].bytes=int' \

@@ -79,8 +79,8 @@ advised() {
     nibble plan "$MODEL" -c 512 --memory "$memory" "$@" --json >plan.json 2>err || true
     check "$* fits in $memory" test "$(grep -c too-large plan.json)" = 0
 }
-advised 7500KB --cache-type int8
-advised 5MB --recipe 8da4w
+advised 6500KB --cache-type int8
+advised 3MB --recipe 8da4w
 advised 2600KB --recipe 8da4w+head+embed
 advised 2500KB --recipe 8da4w+head+embed --cache-type int8
 nibble plan "$MODEL" -c 512 --memory 100KB --json >plan.json 2>err
