@@ -16,7 +16,7 @@
  * experts, with Mixtral's names (MIXTRAL), and the shared expert called shared_experts (SEVERAL).
  * LATENT: attention with projections to a smaller width. BESIDE: experts beside the MLP, and inputs
  * of each layer. LIQUID: LFM2's names, some of which stand for others elsewhere. DELTA: gated
- * DeltaNet. */
+ * DeltaNet. MAMBA: Mamba-2. ALONE: the MLP of all tokens, where no experts are beside it. */
 enum {
     BEFORE = 1 << 0,
     AFTER = 1 << 1,
@@ -33,6 +33,8 @@ enum {
     BESIDE = 1 << 12,
     LIQUID = 1 << 13,
     DELTA = 1 << 14,
+    MAMBA = 1 << 15,
+    ALONE = 1 << 16,
     ANY = ~0
 };
 
@@ -57,7 +59,7 @@ static const arch_row archs[] = {
     {"smollm3", BEFORE | GATED, true, 0},
     {"olmo2", AFTER | GATED, false, 0},
     {"exaone4", AFTER | GATED, false, 0},
-    {"granite", BEFORE | GATED, true, 0},
+    {"granite", BEFORE | GATED | ALONE, true, 0},
     {"gemma", BEFORE | GATED, false, 1},
     {"gemma2", AROUND | GATED, false, 1},
     {"gemma3", AROUND | GATED, false, 1},
@@ -71,6 +73,8 @@ static const arch_row archs[] = {
     {"qwen2moe", BEFORE | GATED | EXPERTS, false, 0},
     {"qwen3moe", BEFORE | GATED | EXPERTS, false, 0},
     {"granitemoe", BEFORE | GATED | EXPERTS, true, 0},
+    {"granitehybrid", BEFORE | EXPERTS | MAMBA | ALONE, true, 0},
+    {NIB_RENAME_DENSE_HYBRID, BEFORE | MAMBA | ALONE, true, 0}, /* to write one */
     {"gpt-oss", LATE | EXPERTS, false, 0},
     {"deepseek2", BEFORE | GATED | SEVERAL | LATENT, false, 0},
     {"glm4moe", LATE | GATED | SEVERAL, false, 0},
@@ -112,6 +116,10 @@ static const rename_row in_layer[] = {
     {"ssm_conv1d", "linear_attn.conv1d", DELTA},
     {"ssm_norm", "linear_attn.norm", DELTA},
     {"ssm_out", "linear_attn.out_proj", DELTA},
+    {"ssm_in", "mamba.in_proj", MAMBA},
+    {"ssm_conv1d", "mamba.conv1d", MAMBA},
+    {"ssm_norm", "mamba.norm", MAMBA},
+    {"ssm_out", "mamba.out_proj", MAMBA},
     {"attn_q", "self_attn.q_proj", ANY},
     {"attn_k", "self_attn.k_proj", ANY},
     {"attn_v", "self_attn.v_proj", ANY},
@@ -157,6 +165,9 @@ static const rename_row in_layer[] = {
     {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", EXPERTS},
     {"ffn_up_shexp", "mlp.shared_expert.up_proj", EXPERTS},
     {"ffn_down_shexp", "mlp.shared_expert.down_proj", EXPERTS},
+    {"ffn_gate", "mlp.shared_expert.gate_proj", ALONE},
+    {"ffn_up", "mlp.shared_expert.up_proj", ALONE},
+    {"ffn_down", "mlp.shared_expert.down_proj", ALONE},
     {"ffn_gate_shexp", "mlp.shared_experts.gate_proj", SEVERAL},
     {"ffn_up_shexp", "mlp.shared_experts.up_proj", SEVERAL},
     {"ffn_down_shexp", "mlp.shared_experts.down_proj", SEVERAL},
@@ -186,6 +197,9 @@ static const rename_row whole_in_layer[] = {
     {"layer_output_scale.weight", "layer_scalar", BESIDE},
     {"ssm_a", "linear_attn.A_log", DELTA}, /* its value is -e^A_log */
     {"ssm_dt.bias", "linear_attn.dt_bias", DELTA},
+    {"ssm_a", "mamba.A_log", MAMBA}, /* likewise */
+    {"ssm_d", "mamba.D", MAMBA},
+    {"ssm_dt.bias", "mamba.dt_bias", MAMBA},
 };
 
 static const char gguf_layers[] = "blk.", our_layers[] = "model.layers.";
@@ -212,11 +226,25 @@ double nib__rename_norm_offset(const char *arch)
     return row != NULL ? row->norm_offset : 0;
 }
 
-bool nib__rename_is_taps(const char *name)
+nib_rename_form nib__rename_form(const char *name)
 {
-    return nib__ends_with(name, ".conv.conv.weight") ||
-           nib__ends_with(name, ".linear_attn.conv1d.weight");
+    static const struct {
+        const char *end;
+        nib_rename_form form;
+    } forms[] = {{".conv.conv.weight", NIB_RENAME_TAPS},
+                 {".linear_attn.conv1d.weight", NIB_RENAME_TAPS},
+                 {".mamba.conv1d.weight", NIB_RENAME_TAPS},
+                 {".mamba.A_log", NIB_RENAME_COLUMN},
+                 {".mamba.D", NIB_RENAME_COLUMN},
+                 {".mamba.norm.weight", NIB_RENAME_GROUPS},
+                 {".shared_expert_gate.weight", NIB_RENAME_ROW}};
+    for (size_t i = 0; i < COUNT(forms); i++)
+        if (nib__ends_with(name, forms[i].end))
+            return forms[i].form;
+    return NIB_RENAME_SAME;
 }
+
+bool nib__rename_is_rates(const char *name) { return nib__ends_with(name, ".A_log"); }
 
 static bool equals(const char *name, size_t size, const char *part)
 {

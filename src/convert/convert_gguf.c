@@ -10,6 +10,7 @@
 #include "chat_files.h"
 #include "config_gguf.h"
 #include "config_gguf_shared.h"
+#include "config_gguf_states.h"
 #include "config_keys.h"
 #include "dialects.h"
 #include "gguf.h"
@@ -170,6 +171,25 @@ static nib_status check_experts(const nib_config *c, const char *directory, nib_
                      nib__arch_name(c->arch));
 }
 
+/* Checks what llama.cpp's Granite 4 implies: Mamba-2 in some layers, a bias of the convolution and
+ * none of projections, and steps without limits. */
+static nib_status check_mamba(const nib_config *c, const char *directory, nib_err *err)
+{
+    const bool limited = c->least_step > 0 || c->most_step < (double)INFINITY;
+    if (!nib__family_of(c)->mamba ||
+        (c->conv_layers != NULL && c->conv_bias && !c->mamba_bias && !limited))
+        return NIB_OK;
+    return nib__fail(err, NIB_UNSUPPORTED,
+                     "%s: %s, which a GGUF of %s cannot record; --format nibble keeps config.json "
+                     "beside the weights",
+                     directory,
+                     c->conv_layers == NULL ? "no layer has Mamba-2"
+                     : !c->conv_bias        ? "mamba_conv_bias is false"
+                     : c->mamba_bias        ? "mamba_proj_bias is true"
+                                            : "time_step_limit limits the steps",
+                     nib__arch_name(c->arch));
+}
+
 /* Notes a factor that transformers rounds to the weights' type. */
 static void note_factor(nib_ledger *ledger, const char *key, double asked, double done,
                         const char *what)
@@ -222,10 +242,15 @@ static nib_status check_implied(const nib_config *c, const char *directory, nib_
 }
 
 /* The model's config, as the output holds it: with the layers that predict further tokens only if
- * they are stored, as they are copied, but not read. */
+ * they are stored, as they are copied, but not read; and Granite 4 without Mamba-2 or experts as
+ * Granite, as llama.cpp's converter has it. */
 static nib_config written_config(const nib_model *m)
 {
     nib_config c = m->net.config;
+    if (nib__family_of(&c)->mamba && c.conv_layers == NULL && c.moe.experts == 0 && !c.unrotated) {
+        c.arch = NIB_ARCH_GRANITE;
+        c.matrix = (nib_matrix_size){.heads = 0};
+    }
     char layer[40];
     const int size = snprintf(layer, sizeof layer, "model.layers.%" PRId64 ".", c.layers);
     bool stored = false;
@@ -239,7 +264,7 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                              const nib_scheme *first, nib_arena *arena, nib_ledger *ledger,
                              nib_err *err)
 {
-    const nib_config *c = &m->net.config;
+    const nib_config written = written_config(m), *const c = &written;
     const bool from_gguf = nib__checkpoint_gguf(m->net.checkpoint) != NULL;
     char window[32];
     if (m->net.unknown)
@@ -279,15 +304,14 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                                              : "rope_interleave is false",
                          nib__arch_name(c->arch));
     NIB_TRY(check_experts(c, m->net.directory, err));
+    NIB_TRY(check_mamba(c, m->net.directory, err));
     if (!nib__gguf_shared_match(c))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: layers that share keys and values would read those of other layers "
                          "in a GGUF of %s; --format nibble keeps config.json beside the weights",
                          m->net.directory, nib__arch_name(c->arch));
-    const nib_config written = written_config(m);
     const int mix = nib__recipe_file_type(job->recipe);
-    nib__gguf_describe_config(head, &written,
-                              nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
+    nib__gguf_describe_config(head, c, nib__path_name(nib__checkpoint_path(m->net.checkpoint)),
                               mix >= 0 ? mix : nib__gguf_file_type(main_type(&m->net, first)));
     NIB_TRY(check_implied(c, m->net.directory, ledger, err));
     if (c->window > 0 && c->window < c->context && nib__family_of(c)->window < NIB_WINDOW_PATTERN)
@@ -301,8 +325,9 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
     NIB_TRY(put_tokenizer(head, m, arena, ledger, err));
     NIB_TRY(put_divisors(job, c, arena, from_gguf, err));
     job->gguf = head;
-    job->gguf_arch = nib__family_of(c)->gguf;
+    job->gguf_arch = nib__gguf_names(c);
     job->norm_shift = from_gguf ? 0 : nib__rename_norm_offset(job->gguf_arch);
+    job->groups = c->matrix.key_heads;
     job->paired_head = nib__rename_pairs(job->gguf_arch) ? c->head_dim : 0;
     return NIB_OK;
 }

@@ -37,9 +37,11 @@ int nib__gguf_file_type(nib_type type)
 static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch)
 {
     const bool latent = c->latent.rank > 0, widths = c->wide_mlp && c->shared_layers > 0,
-               lists_heads = c->global_kv_heads > 0 || c->conv_layers != NULL;
+               lists_heads = c->global_kv_heads > 0 ||
+                             (c->conv_layers != NULL && nib__family_of(c)->full_interval == 0);
     const int64_t widest = c->global_head_dim > 0 ? c->global_head_dim : c->head_dim,
-                  windowed = c->global_head_dim > 0 ? c->head_dim : 0;
+                  windowed = c->global_head_dim > 0 ? c->head_dim : 0,
+                  ffn = nib__family_of(c)->mamba && c->moe.experts > 0 ? c->moe.ffn : c->ffn;
     const struct {
         const char *name;
         int64_t value;
@@ -47,7 +49,7 @@ static void put_sizes(nib_gguf_head *head, const nib_config *c, const char *arch
         {"block_count", c->layers + c->moe.unread_layers},
         {"context_length", c->context},
         {"embedding_length", c->width},
-        {"feed_forward_length", widths ? 0 : c->ffn},
+        {"feed_forward_length", widths ? 0 : ffn},
         {"attention.head_count", c->heads},
         {"attention.head_count_kv", latent        ? 1
                                     : lists_heads ? 0
@@ -118,7 +120,7 @@ static void put_numbers(nib_gguf_head *head, const nib_config *c, const char *ar
         snprintf(key, sizeof key, "%s.%s", arch, keys[i].gguf != NULL ? keys[i].gguf : "");
         if (keys[i].none && nib__keys_value(c, &keys[i]) == 0)
             continue;
-        if (keys[i].gguf != NULL && keys[i].is == NIB_OWN_FLAG)
+        if (keys[i].gguf != NULL && (keys[i].is == NIB_OWN_FLAG || keys[i].is == NIB_OWN_WORD))
             nib__gguf_put_bool(head, key, nib__keys_value(c, &keys[i]) != 0);
         else if (keys[i].gguf != NULL && keys[i].is == NIB_OWN_COUNT)
             nib__gguf_put_int(head, key, NIB_GGUF_U32, (int64_t)nib__keys_value(c, &keys[i]));
@@ -145,6 +147,20 @@ static void put_experts(nib_gguf_head *head, const nib_config *c, const char *ar
     snprintf(key, sizeof key, "%s.expert_feed_forward_length", arch);
     if (c->moe.experts > 0 && !nib__gguf_has_key(c, offsetof(nib_config, moe.ffn)))
         nib__gguf_put_int(head, key, NIB_GGUF_U32, c->moe.ffn);
+}
+
+/* Sizes of recurrences that are no keys of the family; of a family with Mamba-2 also the width of
+ * the MLP that all tokens have. */
+static void put_states(nib_gguf_head *head, const nib_config *c, const char *arch)
+{
+    char key[80];
+    if (c->matrix.heads == 0)
+        return;
+    snprintf(key, sizeof key, "%s.ssm.inner_size", arch);
+    nib__gguf_put_int(head, key, NIB_GGUF_U32, c->matrix.heads * c->matrix.value_dim);
+    snprintf(key, sizeof key, "%s.expert_shared_feed_forward_length", arch);
+    if (nib__family_of(c)->mamba)
+        nib__gguf_put_int(head, key, NIB_GGUF_U32, c->ffn);
 }
 
 /* Factors of llama3 and longrope are tensors, not keys. */
@@ -207,6 +223,7 @@ void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *c, const c
     put_sizes(head, c, arch);
     put_numbers(head, c, arch);
     put_experts(head, c, arch);
+    put_states(head, c, arch);
     put_latent(head, c, arch);
     put_rope(head, c, arch);
     put_windows(head, c, arch);

@@ -5,6 +5,7 @@
  * experts.
  */
 #include "arch.h"
+#include "config_gguf_states.h"
 #include "convert.h"
 #include "fused.h"
 #include "gguf_write.h"
@@ -291,7 +292,7 @@ static nib_status write_file(result *r, nib_model *model, const nib_imatrix_opti
 {
     const nib_allocator *a = &model->engine->allocator;
     const nib_family_row *family = nib__family_of(&model->net.config);
-    const nib_imatrix_job job = {.arch = family->gguf,
+    const nib_imatrix_job job = {.arch = nib__gguf_names(&model->net.config),
                                  .fused = family->fused,
                                  .layers = r->layers,
                                  .count = r->count,

@@ -7,6 +7,7 @@
  */
 #include "learn_run.h"
 
+#include "arch.h"
 #include "learn_scales.h"
 #include "learn_slice.h"
 #include "portable_math.h"
@@ -137,6 +138,11 @@ void nib__learn_note(const nib_gptq_run *g)
 
 nib_status nib__learn_check(const nib_gptq_run *g, nib_err *err)
 {
+    const nib_config *c = &g->model->net.config;
+    if (nib__family_of(c)->mamba && c->delta_converted)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "the method learn reads A_log of Mamba-2, in place of which a GGUF has "
+                         "-e^A_log; use qronos or gptq, or convert the model first");
     for (int64_t l = 0; l <= g->model->net.config.layers; l++)
         if (!nib__slice_has(&g->model->net, l))
             return nib__slice_fail(l, err);

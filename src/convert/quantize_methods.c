@@ -5,6 +5,7 @@
  */
 #include "arch.h"
 #include "coded_check.h"
+#include "config_gguf_states.h"
 #include "fold.h"
 #include "imatrix.h"
 #include "learn.h"
@@ -154,7 +155,7 @@ static nib_status run_calibration(work *w, const char *text, nib_err *err)
 static nib_status read_imatrix(work *w, const nib_imatrix *m, nib_err *err)
 {
     const nib_network *net = &w->model->net;
-    const char *arch = nib__family_of(&net->config)->gguf;
+    const char *arch = nib__gguf_names(&net->config);
     size_t used = 0;
     char a[NIB_SHOWN];
     for (size_t i = 0; i < net->site_count; i++) {

@@ -177,6 +177,7 @@ static nib_status complete_job(work *w, nib_quantize_job *job, nib_err *err)
         NIB_TRY(nib__hf_files(job, w->model, &w->arena, &w->ledger, err));
     if (!is_gguf(job->format) && nib__checkpoint_gguf(w->model->net.checkpoint) != NULL)
         job->norm_shift = -nib__rename_norm_offset(nib__family_of(&w->model->net.config)->gguf);
+    job->has_rates = net->config.delta_converted;
     job->fused = w->model->net.unknown ? nib__checkpoint_fused(w->model->net.checkpoint)
                                        : nib__family_of(&w->model->net.config)->fused;
     job->family = w->model->net.unknown ? NULL : nib__arch_name(w->model->net.config.arch);

@@ -417,14 +417,16 @@ int nib__emit_gated_delta(nib_build *b, int qkv, int gates, nib_matrix_size size
         size.heads * size.value_dim);
 }
 
-int nib__emit_ssm_gates(nib_build *b, int x, int64_t channel, int a_log, double least, double most)
+int nib__emit_ssm_gates(nib_build *b, int x, int64_t channel, int a_log, bool rates, double least,
+                        double most)
 {
     if (!b->failed)
-        b->graph.weights[a_log].exponential = true;
+        b->graph.weights[a_log].exponential = !rates;
     return add_node(b,
                     (nib_graph_node){.op = NIB_OP_SSM_GATES,
                                      .in = {x, NIB_NO_ID},
                                      .weight = a_log,
+                                     .rates = rates,
                                      .channel = channel,
                                      .scale = least,
                                      .cap = most},

@@ -75,7 +75,7 @@ typedef struct nib_graph_node {
     bool gated;                 /* SHORT_CONV: it has both gates; else silu follows */
     bool biased;                /* SHORT_CONV: its bias follows its taps in the weights */
     const int32_t *order;       /* GATHER: [columns of out] */
-    bool rates;                 /* DELTA_GATES: nib_delta_gates' */
+    bool rates;                 /* DELTA_GATES: nib_delta_gates'; SSM_GATES: likewise -e^A_log */
     nib_matrix_size matrix;     /* GATED_DELTA, SSM */
     const nib_routing *routing; /* ROUTE, DISPATCH, LINEAR_EXPERTS, COMBINE */
 } nib_graph_node;
@@ -224,8 +224,10 @@ int nib__emit_delta_gates(nib_build *b, int beta, int a, int a_log, bool rates);
 /* The gated delta rule over q, k and v. Its matrices are in the state of its layer. */
 int nib__emit_gated_delta(nib_build *b, int qkv, int gates, nib_matrix_size size);
 /* Gates of the state-space recurrence, from the columns of x from `channel` on: dt of all heads,
- * from `least` to `most`, then their decays. a_log: a weight, which that of dt_bias follows. */
-int nib__emit_ssm_gates(nib_build *b, int x, int64_t channel, int a_log, double least, double most);
+ * from `least` to `most`, then their decays. a_log: a weight, which that of dt_bias follows; rates:
+ * it has -e^A_log. */
+int nib__emit_ssm_gates(nib_build *b, int x, int64_t channel, int a_log, bool rates, double least,
+                        double most);
 /* The state-space recurrence over x, B and C. skip: a weight, D. Its matrices are in the state of
  * its layer. */
 int nib__emit_ssm(nib_build *b, int xbc, int gates, int skip, nib_matrix_size size);

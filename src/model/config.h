@@ -148,8 +148,8 @@ typedef struct nib_config {
     int64_t mamba_expand;
     bool conv_bias, mamba_bias;
     double least_step, most_step;
-    bool delta_converted; /* the weights of gated DeltaNet are as llama.cpp's converter leaves them:
-                             z apart from q, k and v, and -e^A_log */
+    bool delta_converted;  /* the weights of recurrences are as llama.cpp's converter leaves them:
+                             -e^A_log, and of gated DeltaNet z apart from q, k and v */
     int64_t full_interval; /* every so many layers one has attention, unless layer_types is given;
                               0: the family's default */
     /* LFM2: the MLPs are two thirds of ffn wide, times ffn_factor, rounded up to ffn_multiple; with

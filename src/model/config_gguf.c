@@ -9,6 +9,7 @@
 #include "arch.h"
 #include "config_gguf_heads.h"
 #include "config_gguf_shared.h"
+#include "config_gguf_states.h"
 #include "config_keys.h"
 #include "config_layers.h"
 #include "config_rope.h"
@@ -172,7 +173,8 @@ static nib_status read_sizes(reader *r)
                              r->g->name, r->key, *sizes[i].out, 1 << 30);
     }
     NIB_TRY(skip_layers(r));
-    NIB_TRY(nib__gguf_read_heads(c, r->g, r->arch, r->arena, r->err));
+    NIB_TRY(nib__gguf_read_heads(c, r->g, r->arch, r->err));
+    NIB_TRY(nib__gguf_read_states(c, r->g, r->arch, r->arena, r->err));
     NIB_TRY(nib__gguf_read_widths(c, r->g, r->arch, r->err));
     NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g, arch_key(r, eps_key(c)), r->err));
     return nib__gguf_double(&c->rope_theta, &found, r->g, arch_key(r, "rope.freq_base"), r->err);
@@ -535,13 +537,15 @@ static nib_status read_family_keys(reader *r)
 {
     const nib_family_key *keys = nib__family_of(r->c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
-        double value = keys[i].none ? 0 : keys[i].absent;
-        bool found, flag = false;
+        const bool none = keys[i].none || (keys[i].optional && keys[i].least <= 0),
+                   word = keys[i].is == NIB_OWN_WORD;
+        double value = none ? 0 : keys[i].absent;
+        bool found, flag = word;
         if (keys[i].gguf == NULL)
             continue;
         const bool needed = keys[i].is == NIB_OWN_COUNT && !keys[i].optional && !keys[i].none;
         arch_key(r, keys[i].gguf);
-        if (keys[i].is == NIB_OWN_FLAG) {
+        if (keys[i].is == NIB_OWN_FLAG || word) {
             NIB_TRY(nib__gguf_bool(&flag, &found, r->g, r->key, r->err));
             value = flag;
         } else {
@@ -610,13 +614,18 @@ static nib_status check_numbers(reader *r)
 
 static nib_status check_flags(reader *r)
 {
-    enum { PARALLEL = 1 };
+    enum { PARALLEL = 1, ROTATES };
     static const struct {
         const char *name;
         bool neutral;
-    } flags[] = {{"attention.causal", true}, [PARALLEL] = {"use_parallel_residual", false}};
+    } flags[] = {{"attention.causal", true},
+                 [PARALLEL] = {"use_parallel_residual", false},
+                 [ROTATES] = {"rope.scaling.finetuned", true}};
     for (size_t i = 0; i < COUNT(flags); i++) {
         bool value = flags[i].neutral, found;
+        if (i == ROTATES && (!nib__gguf_has_key(r->c, offsetof(nib_config, residual_scale)) ||
+                             find_family_key(r, flags[i].name) != NULL))
+            continue; /* only llama.cpp's Granite has no RoPE where it is false */
         if (i == PARALLEL && has_flag(r->c, offsetof(nib_config, parallel)))
             continue; /* the tensors tell; the converter writes true even if config.json has no such
                          key */
@@ -639,7 +648,7 @@ static nib_status check_experts(reader *r)
         int64_t value;
         bool implied;
     } numbers[] = {{"expert_gating_func", gating, gating != 0},
-                   {"expert_feed_forward_length", c->ffn,
+                   {"expert_feed_forward_length", c->moe.ffn > 0 ? c->moe.ffn : c->ffn,
                     nib__family_of(c)->experts != NULL &&
                         !nib__gguf_has_key(c, offsetof(nib_config, moe.ffn))}};
     for (size_t i = 0; i < COUNT(numbers); i++) {
@@ -846,7 +855,8 @@ static bool is_known(const reader *r, const char *name)
     for (size_t i = 0; i < COUNT(changing); i++)
         if (strcmp(changing[i].name, name) == 0)
             return true;
-    return find_family_key(r, name) != NULL || nib__gguf_is_of_heads(r->c, name);
+    return find_family_key(r, name) != NULL || nib__gguf_is_of_heads(r->c, name) ||
+           nib__gguf_is_of_states(r->c, name);
 }
 
 /* Keys that only some families and RoPE types use. *used: whether this model does. */
@@ -972,5 +982,6 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
                          r.g->name, out->layers - out->shared_layers - 2,
                          out->layers - out->shared_layers - 1);
     NIB_TRY(nib__config_check_mixture(out, r.g->name, err));
+    NIB_TRY(nib__config_check_matrix(out, r.g->name, err));
     return nib__config_check_latent(out, r.g->name, err);
 }

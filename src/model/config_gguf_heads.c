@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * GGUF keys of families whose layers differ. Those without a window may have heads of their own:
- * how wide they are, and how many heads of keys and values each layer has. Layers without any keep
- * a state in place of keys and values.
+ * GGUF keys of families whose layers without a window may have heads of their own: how wide they
+ * are, and how many heads of keys and values each layer has.
  */
 #include "config_gguf_heads.h"
 
@@ -11,7 +10,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static const char head_count[] = "attention.head_count_kv", inner_size[] = "ssm.inner_size";
+static const char head_count[] = "attention.head_count_kv";
 static const char *const lengths[] = {"attention.key_length_swa", "attention.value_length_swa",
                                       "rope.dimension_count_swa"};
 
@@ -43,13 +42,8 @@ bool nib__gguf_lists_heads(const nib_config *c, const nib_gguf *g, const char *k
 
 bool nib__gguf_is_of_heads(const nib_config *c, const char *name)
 {
-    static const char *const of_delta[] = {inner_size, "full_attention_interval",
-                                           "rope.dimension_sections"};
     for (size_t i = 0; i < COUNT(lengths) && has_own_heads(c); i++)
         if (strcmp(lengths[i], name) == 0)
-            return true;
-    for (size_t i = 0; i < COUNT(of_delta) && nib__family_of(c)->full_interval > 0; i++)
-        if (strcmp(of_delta[i], name) == 0)
             return true;
     return false;
 }
@@ -88,93 +82,10 @@ static nib_status read_kv_heads(nib_config *c, const nib_gguf *g, const char *ar
     return NIB_OK;
 }
 
-/* Every full_attention_interval-th layer has attention; the others have gated DeltaNet, for whose
- * values GGUF has the width of all heads. Sections of positions for images are the same in text. */
-static nib_status read_delta(nib_config *c, const nib_gguf *g, const char *arch, nib_arena *arena,
-                             nib_err *err)
-{
-    int64_t every = nib__family_of(c)->full_interval, heads, groups, width;
-    char key[KEY_MAX];
-    bool found;
-    NIB_TRY(nib__gguf_int(&heads, NULL, g, key_of(key, arch, "ssm.time_step_rank"), err));
-    NIB_TRY(nib__gguf_int(&groups, NULL, g, key_of(key, arch, "ssm.group_count"), err));
-    if (heads < 1 || heads > 1 << 16 || groups < 1 || heads % groups != 0)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: ssm.time_step_rank is %" PRId64
-                         "; 1 to 65536 heads of values are expected, as many for each of the "
-                         "%" PRId64 " heads of keys (ssm.group_count)",
-                         g->name, heads, groups);
-    NIB_TRY(nib__gguf_int(&width, NULL, g, key_of(key, arch, inner_size), err));
-    if (width < heads || width > 1 << 24 || width % heads != 0)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s is %" PRId64 "; a multiple of ssm.time_step_rank is expected, "
-                         "which is %" PRId64,
-                         g->name, key, width, heads);
-    NIB_TRY(nib__gguf_int(&every, &found, g, key_of(key, arch, "full_attention_interval"), err));
-    if (every < 1 || every > c->layers)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s is %" PRId64 ", but there are %" PRId64 " layers, some of which "
-                         "must have attention",
-                         g->name, key, every, c->layers);
-    bool *has = nib__arena_take(arena, (uint64_t)c->layers, sizeof *has);
-    if (has == NULL)
-        return nib__fail_memory(err, (uint64_t)c->layers, "a list of layers");
-    for (int64_t i = 0; i < c->layers; i++)
-        has[i] = (i + 1) % every != 0;
-    c->conv_layers = every > 1 ? has : NULL;
-    c->matrix.value_dim = width / heads;
-    c->matrix.by_turns = !nib__family_of(c)->joined_delta;
-    c->delta_converted = true;
-    return NIB_OK;
-}
-
-/* Which layers keep a state: llama.cpp lists 0 heads of keys and values for them. */
-static nib_status read_states(nib_config *c, const nib_gguf *g, const char *arch, nib_arena *arena,
-                              nib_err *err)
-{
-    nib_gguf_array heads;
-    char key[KEY_MAX];
-    int64_t count = 0, states = 0;
-    bool found;
-    if (!nib__gguf_lists_heads(c, g, key_of(key, arch, head_count)))
-        return NIB_OK;
-    NIB_TRY(nib__gguf_array_of(&heads, &found, g, key, NIB_GGUF_I64, err));
-    if ((int64_t)heads.count != c->layers)
-        return nib__fail(err, NIB_BAD_INPUT,
-                         "%s: %s has %zu values; %" PRId64 " are expected, one for each layer",
-                         g->name, key, (size_t)heads.count, c->layers);
-    bool *has = nib__arena_take(arena, (uint64_t)c->layers, sizeof *has);
-    if (has == NULL)
-        return nib__fail_memory(err, (uint64_t)c->layers, "a list of layers");
-    for (size_t i = 0; nib__gguf_next_int(&heads, &count); i++) {
-        has[i] = count == 0;
-        states += has[i];
-        if (count < 0 || count > 1 << 16 || (count > 0 && c->kv_heads > 0 && c->kv_heads != count))
-            return nib__fail(err, NIB_BAD_INPUT,
-                             "%s: %s[%zu] is %" PRId64
-                             "; 0 is expected for a layer without attention, and the same number, "
-                             "1 to 65536, for all others",
-                             g->name, key, i, count);
-        c->kv_heads = count > 0 ? count : c->kv_heads;
-    }
-    if (states == c->layers)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: %s is 0 for all layers; a model without any attention is not "
-                         "supported",
-                         g->name, key);
-    c->conv_layers = states > 0 ? has : NULL;
-    return NIB_OK;
-}
-
-nib_status nib__gguf_read_heads(nib_config *c, const nib_gguf *g, const char *arch,
-                                nib_arena *arena, nib_err *err)
+nib_status nib__gguf_read_heads(nib_config *c, const nib_gguf *g, const char *arch, nib_err *err)
 {
     char key[KEY_MAX];
     bool found;
-    if (nib__family_of(c)->full_interval > 0)
-        return read_delta(c, g, arch, arena, err);
-    if (nib__family_of(c)->state_type != NULL)
-        return read_states(c, g, arch, arena, err);
     if (!has_own_heads(c))
         return NIB_OK;
     if (nib__gguf_lists_heads(c, g, key_of(key, arch, head_count)))

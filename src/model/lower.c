@@ -503,6 +503,7 @@ static nib_status add_gates(lowering *l, const nib_graph_node *from)
 {
     nib_node node = node_of(l, from);
     const nib_graph_weight *a_log = weight_of(l, from);
+    const bool negated = from->op == NIB_OP_SSM_GATES && from->rates;
     float *rates, *biases,
         *values = nib__arena_take(l->arena, (uint64_t)(2 * a_log->n), sizeof *values);
     if (values == NULL)
@@ -510,7 +511,9 @@ static nib_status add_gates(lowering *l, const nib_graph_node *from)
     NIB_TRY(read_vector(&rates, l, a_log));
     NIB_TRY(read_vector(&biases, l, a_log + 1));
     for (int64_t i = 0; i < a_log->n; i++)
-        values[i] = a_log->exponential ? (float)nib__exp((double)rates[i]) : rates[i];
+        values[i] = a_log->exponential ? (float)nib__exp((double)rates[i])
+                    : negated          ? -rates[i]
+                                       : rates[i];
     memcpy(values + a_log->n, biases, (size_t)a_log->n * sizeof *values);
     node.weight = values, node.width = a_log->n;
     return add_op(l, node);

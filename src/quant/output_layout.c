@@ -6,9 +6,11 @@
 #include "output_layout.h"
 
 #include "head_norms.h"
+#include "portable_math.h"
 #include "renames.h"
 #include "rotary.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -142,6 +144,29 @@ static nib_status describe_copy(nib_output_layout *r, const nib_tensor *from, co
     return NIB_OK;
 }
 
+/* The shape of a tensor in the output; returns its rank. groups: of NIB_RENAME_GROUPS. */
+static int shape_in_gguf(int64_t out[NIB_RANK_MAX], const nib_tensor *from, nib_rename_form form,
+                         int64_t groups)
+{
+    memcpy(out, from->shape, NIB_RANK_MAX * sizeof *out);
+    if (form == NIB_RENAME_TAPS && from->rank == 3) {
+        out[1] = from->shape[2];
+        return 2;
+    }
+    if (form == NIB_RENAME_ROW && from->rank == 2 && from->shape[0] == 1) {
+        out[0] = from->shape[1];
+        return 1;
+    }
+    if (from->rank != 1 || (form != NIB_RENAME_COLUMN && form != NIB_RENAME_GROUPS))
+        return from->rank;
+    const int64_t columns = form == NIB_RENAME_COLUMN ? 1
+                            : groups > 0              ? from->shape[0] / groups
+                                                      : from->shape[0];
+    out[0] /= nib__max(columns, 1);
+    out[1] = columns;
+    return 2;
+}
+
 /* layer: SIZE_MAX if the tensor is not the weight of a layer. */
 static nib_status copy_tensor(nib_output_layout *r, const nib_tensor *from, const char *name,
                               size_t layer)
@@ -155,17 +180,16 @@ static nib_status copy_tensor(nib_output_layout *r, const nib_tensor *from, cons
     w->kind = NIB_REWRITE_COPY;
     w->name = name;
     w->cast = find_cast(r, layer, from);
-    const bool taps = r->dialect == NIB_DIALECT_GGUF && nib__rename_is_taps(name);
+    const nib_rename_form form =
+        r->dialect == NIB_DIALECT_GGUF ? nib__rename_form(name) : NIB_RENAME_SAME;
     if (r->dialect == NIB_DIALECT_GGUF && from->type != NIB_TYPE_F32 &&
-        (taps || from->rank == 1 || nib__ends_with(from->name, "_norm.weight")))
+        (form == NIB_RENAME_TAPS || from->rank == 1 || nib__ends_with(from->name, "_norm.weight")))
         w->cast = NIB_TYPE_F32; /* GGUF readers accept vectors and norms only as f32 */
     w->line = layer == SIZE_MAX ? SIZE_MAX : r->lines[layer];
     const nib_type type = w->cast == NIB_TYPE_NONE ? from->type : w->cast;
-    const int64_t flat[] = {from->shape[0], from->shape[from->rank - 1]};
-    w->copy =
-        taps && from->rank == 3
-            ? nib__writer_add_tensor(r->writer, written, type, flat, 2, r->unit)
-            : nib__writer_add_tensor(r->writer, written, type, from->shape, from->rank, r->unit);
+    int64_t shape[NIB_RANK_MAX];
+    const int rank = shape_in_gguf(shape, from, form, r->job->groups);
+    w->copy = nib__writer_add_tensor(r->writer, written, type, shape, rank, r->unit);
     if (w->line != SIZE_MAX && r->job->convert && w->cast == NIB_TYPE_NONE)
         r->ledger->layers[w->line].kept = "lossless";
     if (w->line != SIZE_MAX)
@@ -349,6 +373,49 @@ static nib_status shift_norm(nib_output_layout *r, const nib_tensor **tensor)
     return NIB_OK;
 }
 
+/* Turns A_log of a recurrence into -e^A_log, as a GGUF has it, or back, in a copy. The latter can
+ * miss: the ledger says how many rates are then others. */
+static nib_status change_rates(nib_output_layout *r, const nib_tensor **tensor)
+{
+    const nib_tensor *from = *tensor;
+    const bool to_gguf = r->dialect == NIB_DIALECT_GGUF;
+    int64_t missed = 0;
+    double most = 0;
+    char a[NIB_SHOWN];
+    if (to_gguf == r->job->has_rates || !nib__rename_is_rates(from->name) || from->rank != 1 ||
+        !nib__type_is_float(from->type))
+        return NIB_OK;
+    nib_tensor *changed = nib__arena_take(&r->arena, 1, sizeof *changed);
+    const size_t n = (size_t)from->shape[0];
+    float *values = nib__arena_take(&r->arena, n, sizeof *values);
+    if (changed == NULL || values == NULL)
+        return nib__fail_memory(r->err, n * sizeof *values, from->name);
+    nib__to_f32(values, from->data, from->type, from->shape[0]);
+    for (size_t i = 0; i < n; i++) {
+        const double rate = to_gguf ? nib__exp((double)values[i]) : -(double)values[i];
+        if (!to_gguf && !(rate > 0 && rate <= FLT_MAX))
+            return nib__fail(r->err, NIB_BAD_INPUT,
+                             "%s: the rate of head %zu is %g; a negative number is expected, which "
+                             "is -e^A_log",
+                             nib__escape_string(a, from->name), i, -rate);
+        values[i] = to_gguf ? (float)-rate : (float)nib__log(rate);
+        const double again = to_gguf ? rate : (double)(float)nib__exp((double)values[i]);
+        missed += !to_gguf && again != rate;
+        most = fmax(most, to_gguf ? 0 : fabs(again / rate - 1));
+    }
+    if (missed > 0)
+        nib__ledger_add_note(r->ledger, "checkpoint",
+                             "%s: no f32 has exactly the rates of %" PRId64 " of its %zu heads as "
+                             "e^A_log; they change by at most %.1g of themselves",
+                             nib__escape_string(a, from->name), missed, n, most);
+    *changed = *from;
+    changed->type = NIB_TYPE_F32;
+    changed->data = (const void *)values;
+    changed->bytes = n * sizeof *values;
+    *tensor = changed;
+    return NIB_OK;
+}
+
 /* Gives a vector the values that a method changed, in a copy. */
 static nib_status change_vector(nib_output_layout *r, const nib_tensor **tensor)
 {
@@ -417,6 +484,7 @@ static nib_status list_stored(nib_output_layout *r)
             NIB_TRY(find_bias(r, t, &from));
             NIB_TRY(change_vector(r, &from));
             NIB_TRY(shift_norm(r, &from));
+            NIB_TRY(change_rates(r, &from));
             NIB_TRY(copy_tensor(r, from, from->name, i));
         }
     }

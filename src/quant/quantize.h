@@ -94,6 +94,8 @@ typedef struct nib_quantize_job {
     const nib_gguf_head *gguf;
     const char *gguf_arch;
     int64_t paired_head;
+    int64_t groups; /* of norms of recurrent layers that a GGUF stores by group; 0: 1 */
+    bool has_rates; /* the source has -e^A_log of recurrent layers in place of A_log */
     unsigned fused; /* weights that readers expect fused: fused.h */
     /* model_type, for the names and stacks of experts that a family publishes; NULL: unknown */
     const char *family;

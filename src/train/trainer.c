@@ -141,7 +141,7 @@ static nib_status check_same_model(const nib_trainer *t, const nib_network *from
     nib__escape_string(shown, t->config->initial_load);
     if (from->config.delta_converted)
         return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: a GGUF of %s has weights in another order than other formats, and "
+                         "%s: a GGUF of %s has weights in another form than other formats, and "
                          "cannot be trained; give the Hugging Face files that it was made from",
                          shown, nib__arch_name(from->config.arch));
     if (from->site_count != net->site_count || from->tied != net->tied)

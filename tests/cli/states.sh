@@ -27,7 +27,8 @@ done
 
 # draft models with states, for models with states and without: the same text, also in a conversation and sampled
 say() { printf 'Once upon a time\nThe wolf\n' | nibble chat "$@" --chat-template "$template" -n 60 --ignore-eos 2>err; }
-for pair in "granite_hybrid granite_hybrid" "qwen3_next lfm2" "$MODEL qwen3_next" "lfm2 $MODEL"; do
+check 'a GGUF of Granite 4' nibble convert granite_hybrid granite.gguf --format gguf --quiet
+for pair in "granite_hybrid granite.gguf" "qwen3_next lfm2" "$MODEL qwen3_next" "lfm2 $MODEL"; do
     read -r model draft <<<"$pair"
     for how in '--temp 0' '--seed 5'; do
         sampled 3 || continue

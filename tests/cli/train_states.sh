@@ -32,7 +32,7 @@ for recipe in mxfp8 8da4w-g8; do
         --quantize.recipe=$recipe "${qat[@]}"
 done
 # models to start from
-refused 3 '*: a GGUF of qwen3_5_text has weights in another order than other formats, and cannot be trained; *' train "$config" \
+refused 3 '*: a GGUF of qwen3_5_text has weights in another form than other formats, and cannot be trained; *' train "$config" \
     "${short[@]}" --model.hf_config "$PWD/qwen3_5" --checkpoint.initial_load_path "$REPO/tests/golden/gguf/qwen35.gguf"
 check 'a model to start from' nibble train "$config" "${short[@]}" --model.hf_config "$PWD/qwen3_5" --training.steps 1 --export from
 check 'start from it' nibble train "$config" "${short[@]}" --model.hf_config "$PWD/qwen3_5" --training.steps 1 \

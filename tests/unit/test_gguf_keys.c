@@ -23,11 +23,14 @@
 
 /* Files under tests/golden/gguf. */
 static const char *const files[] = {
-    "llama",    "qwen2",         "qwen2_yarn", "qwen3",   "smollm3",   "olmo2",
-    "exaone4",  "granite",       "gemma",      "gemma2",  "gemma3",    "command-r",
-    "cohere2",  "starcoder2",    "stablelm",   "phi3",    "glm4",      "stablelm_norms",
-    "qwen3moe", "mixtral",       "granitemoe", "gpt-oss", "glm4moe",   "llama4",
-    "gemma4",   "gemma4_shared", "lfm2",       "qwen35",  "qwen35moe", "qwen3next"};
+    "llama",      "qwen2",          "qwen2_yarn",    "qwen3",
+    "smollm3",    "olmo2",          "exaone4",       "granite",
+    "gemma",      "gemma2",         "gemma3",        "command-r",
+    "cohere2",    "starcoder2",     "stablelm",      "phi3",
+    "glm4",       "stablelm_norms", "qwen3moe",      "mixtral",
+    "granitemoe", "gpt-oss",        "glm4moe",       "llama4",
+    "gemma4",     "gemma4_shared",  "lfm2",          "qwen35",
+    "qwen35moe",  "qwen3next",      "granitehybrid", "granitehybrid_moe"};
 
 /* A key to add in place of the file's own. */
 typedef struct change {
@@ -346,6 +349,16 @@ static void test_values_refused(void **state)
         {"lfm2", {DIGITS(".attention.head_count_kv", "0000")}, NIB_UNSUPPORTED},
         {"lfm2", {U32(".shortconv.l_cache", 1)}, NIB_BAD_INPUT},
         {"lfm2", {WITHOUT(".shortconv.l_cache")}, NIB_BAD_INPUT},
+        {"granitehybrid", {U32(".ssm.inner_size", 80)}, NIB_BAD_INPUT}, /* 2.5 times 32 */
+        {"granitehybrid", {U32(".ssm.inner_size", 63)}, NIB_BAD_INPUT},
+        {"granitehybrid", {U32(".ssm.time_step_rank", 0)}, NIB_BAD_INPUT},
+        {"granitehybrid", {WITHOUT(".ssm.group_count")}, NIB_BAD_INPUT},
+        {"granitehybrid", {U32(".expert_shared_feed_forward_length", 32)}, NIB_BAD_INPUT},
+        {"granitehybrid", {TEXT(".rope.scaling.finetuned", "no")}, NIB_BAD_INPUT},
+        {"granitehybrid_moe", {WITHOUT(".expert_shared_feed_forward_length")}, NIB_BAD_INPUT},
+        {"granitehybrid_moe", {U32(".ssm.group_count", 3)}, NIB_BAD_INPUT},
+        {"granitehybrid_moe", {U32(".expert_feed_forward_length", 64)}, NIB_UNSUPPORTED},
+        {"granite", {FLAG(".rope.scaling.finetuned", 0)}, NIB_UNSUPPORTED},
         {"qwen35", {U32(".ssm.inner_size", 130)}, NIB_BAD_INPUT},
         {"qwen35", {U32(".ssm.time_step_rank", 3)}, NIB_BAD_INPUT},
         {"qwen35", {U32(".ssm.time_step_rank", 0)}, NIB_BAD_INPUT},
@@ -467,6 +480,9 @@ static void test_notes(void **state)
         {"llama4", {U32(".attention.sliding_window", 16)}, "llama.cpp gives every model"},
         {"glm4moe", {U32(".expert_group_count", 1)}, NULL},
         {"granitemoe", {U32(".expert_feed_forward_length", 32)}, NULL},
+        {"granitehybrid", {WITHOUT(".expert_count")}, "_ranitehybrid.expert_count"},
+        {"granite", {FLAG(".rope.scaling.finetuned", 1)}, NULL},
+        {"qwen3", {FLAG(".rope.scaling.finetuned", 0)}, NULL},
         /* the note is of the file's own key, which is renamed */
         {"qwen35", {U32(".block_count", 5), U32(".nextn_predict_layers", 1)}, "_wen35.block"},
         {"qwen35", {WITHOUT(".full_attention_interval")}, "_wen35.full_attention"},
@@ -566,6 +582,15 @@ static void test_values(void **state)
         assert_int_equal(o.config.moe.unread_layers, 1);
         assert_int_equal(o.config.moe.groups, i == 0 ? 1 : 3);
         assert_true(o.config.moe.normalize == (i == 0));
+        nib__ledger_free(&o.notes);
+    }
+    /* without the key Granite 4 has RoPE */
+    const change rotated[] = {WITHOUT(".rope.scaling.finetuned")};
+    for (size_t i = 0; i < 2; i++) {
+        read_changed(&o, "granitehybrid", rotated, i);
+        assert_int_equal(o.status, NIB_OK);
+        assert_true(o.config.unrotated == (i == 0) && o.config.conv_layers != NULL);
+        assert_true(o.config.moe.experts == 0 && o.config.ffn == 64 && o.config.mamba_expand == 2);
         nib__ledger_free(&o.notes);
     }
     /* a window as wide as the context limits nothing */

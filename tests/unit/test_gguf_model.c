@@ -24,11 +24,14 @@ static const char *in(char out[512], const char *directory, const char *name)
 }
 
 static const char *const families[] = {
-    "llama",    "qwen2",         "qwen2_yarn", "qwen3",   "smollm3",   "olmo2",
-    "exaone4",  "granite",       "gemma",      "gemma2",  "gemma3",    "command-r",
-    "cohere2",  "starcoder2",    "stablelm",   "phi3",    "glm4",      "stablelm_norms",
-    "qwen3moe", "mixtral",       "granitemoe", "gpt-oss", "glm4moe",   "llama4",
-    "gemma4",   "gemma4_shared", "lfm2",       "qwen35",  "qwen35moe", "qwen3next"};
+    "llama",      "qwen2",          "qwen2_yarn",    "qwen3",
+    "smollm3",    "olmo2",          "exaone4",       "granite",
+    "gemma",      "gemma2",         "gemma3",        "command-r",
+    "cohere2",    "starcoder2",     "stablelm",      "phi3",
+    "glm4",       "stablelm_norms", "qwen3moe",      "mixtral",
+    "granitemoe", "gpt-oss",        "glm4moe",       "llama4",
+    "gemma4",     "gemma4_shared",  "lfm2",          "qwen35",
+    "qwen35moe",  "qwen3next",      "granitehybrid", "granitehybrid_moe"};
 
 /* ---- logits ---- */
 

@@ -58,6 +58,14 @@ static void test_both_ways(void **state)
          "model.layers.4.mlp.experts.gate_up_proj.weight"},
         {"granitemoe", "blk.4.ffn_up_shexp.weight",
          "model.layers.4.mlp.shared_expert.up_proj.weight"},
+        {"granitehybrid", "blk.4.ffn_up_shexp.weight",
+         "model.layers.4.mlp.shared_expert.up_proj.weight"},
+        {NIB_RENAME_DENSE_HYBRID, "blk.4.ffn_up.weight",
+         "model.layers.4.mlp.shared_expert.up_proj.weight"},
+        {"granitehybrid", "blk.4.ssm_in.weight", "model.layers.4.mamba.in_proj.weight"},
+        {"granitehybrid", "blk.4.ssm_conv1d.bias", "model.layers.4.mamba.conv1d.bias"},
+        {"granitehybrid", "blk.4.ssm_d", "model.layers.4.mamba.D"},
+        {"granitehybrid", "blk.4.ssm_dt.bias", "model.layers.4.mamba.dt_bias"},
     };
     char out[NIB_RENAME_MAX];
     (void)state;
@@ -124,6 +132,8 @@ static const char *keys_for(const nib_family_row *family)
         return "\"hidden_size_per_layer_input\":0";
     if (strcmp(family->name, "lfm2") == 0)
         return "\"layer_types\":[\"conv\",\"full_attention\"]";
+    if (family->mamba)
+        return "\"layer_types\":[\"mamba\",\"attention\"]";
     return family->full_interval > 0 ? "\"full_attention_interval\":2" : "";
 }
 

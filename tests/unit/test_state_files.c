@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Models whose layers keep states in other files (src/model/config_gguf_heads.c,
+ * Models whose layers keep states in other files (src/model/config_gguf_states.c,
  * src/checkpoint/renames.c): what Nibble converts, and what it refuses.
  */
 #include "safetensors.h"
@@ -18,31 +18,157 @@
 #include "refused.h"
 #include "safetensors_build.h"
 
-/* LFM2 as a GGUF has the same logits, and the same tensors when it is converted back. */
+/* Compares all tensors of two models; floats of other types as f32. */
+static void same_tensors(const char *a, const char *b)
+{
+    opened one = must_open(&(open_how){.path = a}), two = must_open(&(open_how){.path = b});
+    const nib_checkpoint *cp = one.model->net.checkpoint, *other = two.model->net.checkpoint;
+    assert_int_equal(nib__checkpoint_count(cp), nib__checkpoint_count(other));
+    for (size_t i = 0; i < nib__checkpoint_count(cp); i++) {
+        const nib_tensor *t = nib__checkpoint_at(cp, i), *u = nib__checkpoint_find(other, t->name);
+        if (u == NULL || u->rank != t->rank || memcmp(u->shape, t->shape, sizeof t->shape) != 0)
+            fail_msg("%s: %s differs, or its shape", b, t->name);
+        if (t->type == u->type) {
+            assert_memory_equal(t->data, u->data, t->bytes);
+            continue;
+        }
+        const int64_t n = (int64_t)(8 * t->bytes / (uint64_t)nib__type_bits(t->type));
+        float *values = malloc(2 * (size_t)n * sizeof *values);
+        nib__to_f32(values, t->data, t->type, n);
+        nib__to_f32(values + n, u->data, u->type, n);
+        if (memcmp(values, values + n, (size_t)n * sizeof *values) != 0)
+            fail_msg("%s: %s has other values", b, t->name);
+        free(values);
+    }
+    close_opened(&one);
+    close_opened(&two);
+}
+
+/* As a GGUF a model has the same logits, and the same tensors when it is converted back. */
 static void test_convert(void **state)
 {
     enum { ROOM = 256 };
-    static const char path[] = "tests/golden/models/lfm2",
-                      taps[] = "model.layers.0.conv.conv.weight";
+    static const char *const models[] = {"lfm2", "granite_hybrid"};
     float want[ROOM] = {0}, got[ROOM] = {0};
-    char directory[256], file[300], back[300];
+    (void)state;
+    for (size_t i = 0; i < COUNT(models); i++) {
+        char path[256], directory[256], file[300], back[300];
+        snprintf(path, sizeof path, "tests/golden/models/%s", models[i]);
+        make_directory(directory);
+        snprintf(file, sizeof file, "%s/out.gguf", directory);
+        snprintf(back, sizeof back, "%s/back", directory);
+        must_convert(path, file, "gguf");
+        must_convert(file, back, "safetensors");
+        run_model(want, &(open_how){.path = path, .dtype = "f32"}, ROOM);
+        run_model(got, &(open_how){.path = file, .dtype = "f32"}, ROOM);
+        assert_memory_equal(want, got, sizeof want);
+        run_model(got, &(open_how){.path = back, .dtype = "f32"}, ROOM);
+        assert_memory_equal(want, got, sizeof want);
+        same_tensors(path, back);
+        drop_directory(back);
+        drop_directory(directory);
+    }
+}
+
+/* From GGUF to GGUF nothing changes. A rate that no A_log has is off by less than 1e-6 elsewhere.
+ */
+static void test_convert_gguf(void **state)
+{
+    enum { ROOM = 512 };
+    static const char *const models[] = {"granitehybrid", "granitehybrid_moe"};
+    float want[ROOM] = {0}, got[ROOM] = {0};
+    (void)state;
+    for (size_t i = 0; i < COUNT(models); i++) {
+        char path[256], directory[256], file[300], back[300];
+        snprintf(path, sizeof path, "tests/golden/gguf/%s.gguf", models[i]);
+        make_directory(directory);
+        snprintf(file, sizeof file, "%s/out.gguf", directory);
+        snprintf(back, sizeof back, "%s/back", directory);
+        must_convert(path, file, "gguf");
+        same_tensors(path, file);
+        must_convert(file, back, "nibble");
+        open_how how = {.path = path, .dtype = "f32", .recipe = "weight-only"};
+        run_model(want, &how, ROOM);
+        how.path = file;
+        run_model(got, &how, ROOM);
+        assert_memory_equal(want, got, sizeof want);
+        how.path = back;
+        run_model(got, &how, ROOM);
+        assert_close(models[i], "a directory", want, got, ROOM);
+        drop_directory(back);
+        drop_directory(directory);
+    }
+}
+
+/* Writes Granite 4 without Mamba-2: a layer of random weights. more: keys of config.json. */
+static void write_granite(const char *directory, const char *more)
+{
+    enum { WIDTH = 32, FFN = 64, VOCAB = 40, KV = 16 };
+    static const struct {
+        const char *name;
+        int64_t n, k; /* k 0: a vector */
+    } tensors[] = {{"model.embed_tokens.weight", VOCAB, WIDTH},
+                   {"model.norm.weight", WIDTH, 0},
+                   {"model.layers.0.input_layernorm.weight", WIDTH, 0},
+                   {"model.layers.0.post_attention_layernorm.weight", WIDTH, 0},
+                   {"model.layers.0.self_attn.q_proj.weight", WIDTH, WIDTH},
+                   {"model.layers.0.self_attn.k_proj.weight", KV, WIDTH},
+                   {"model.layers.0.self_attn.v_proj.weight", KV, WIDTH},
+                   {"model.layers.0.self_attn.o_proj.weight", WIDTH, WIDTH},
+                   {"model.layers.0.shared_mlp.input_linear.weight", 2 * FFN, WIDTH},
+                   {"model.layers.0.shared_mlp.output_linear.weight", WIDTH, FFN}};
+    static float data[16384];
+    char header[2048] = "{", config[1024];
+    int64_t at = 0;
+    for (size_t i = 0; i < COUNT(tensors); i++) {
+        const int64_t n = tensors[i].n, k = tensors[i].k, count = n * nib__max(k, 1);
+        const size_t size = strlen(header);
+        char shape[32];
+        snprintf(shape, sizeof shape, k > 0 ? "%d,%d" : "%d", (int)n, (int)k);
+        snprintf(header + size, sizeof header - size,
+                 "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%d,%d]}",
+                 i > 0 ? "," : "", tensors[i].name, shape, (int)(4 * at), (int)(4 * (at + count)));
+        assert_true(at + count <= (int64_t)COUNT(data));
+        for (int64_t end = at + count; at < end; at++)
+            data[at] = (float)nib__random_normal(1, (int64_t)i, at) * (k > 0 ? 0.3F : 1);
+    }
+    strcat(header, "}");
+    snprintf(config, sizeof config,
+             "{\"model_type\":\"granitemoehybrid\",\"hidden_size\":%d,\"vocab_size\":%d,"
+             "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+             "\"intermediate_size\":%d,\"shared_intermediate_size\":%d,\"num_local_experts\":0,"
+             "\"embedding_multiplier\":3,\"attention_multiplier\":0.25,\"logits_scaling\":2,"
+             "\"residual_multiplier\":0.5,\"mamba_n_heads\":2,\"tie_word_embeddings\":true,"
+             "\"layer_types\":[\"attention\"],%s}",
+             WIDTH, VOCAB, FFN, FFN, more);
+    write_text(directory, "config.json", config);
+    write_safetensors(directory, "model.safetensors", header, data, 4 * (size_t)at);
+}
+
+/* Without Mamba-2 Granite 4 is Granite in a GGUF, which needs RoPE. */
+static void test_attention_alone(void **state)
+{
+    enum { ROOM = 64 };
+    char directory[256], file[300];
+    float want[ROOM] = {0}, got[ROOM] = {0};
+    nib_err err;
+    const nib_sink sink = {ignore, NULL};
     (void)state;
     make_directory(directory);
     snprintf(file, sizeof file, "%s/out.gguf", directory);
-    snprintf(back, sizeof back, "%s/back", directory);
-    must_convert(path, file, "gguf");
-    must_convert(file, back, "safetensors");
-    run_model(want, &(open_how){.path = path, .dtype = "f32"}, ROOM);
+    write_granite(directory, "\"position_embedding_type\":\"rope\"");
+    must_convert(directory, file, "gguf");
+    run_model(want, &(open_how){.path = directory, .dtype = "f32"}, ROOM);
     run_model(got, &(open_how){.path = file, .dtype = "f32"}, ROOM);
-    assert_close("lfm2", "a GGUF", want, got, ROOM);
-    run_model(got, &(open_how){.path = back, .dtype = "f32"}, ROOM);
-    assert_close("lfm2", "safetensors of a GGUF", want, got, ROOM);
-    opened o = must_open(&(open_how){.path = back});
-    const nib_tensor *t = nib__checkpoint_find(o.model->net.checkpoint, taps);
-    assert_non_null(t);
-    assert_true(t->rank == 3 && t->shape[0] == 48 && t->shape[1] == 1 && t->shape[2] == 3);
+    assert_memory_equal(want, got, sizeof want);
+    opened o = must_open(&(open_how){.path = file});
+    assert_int_equal(o.model->net.config.arch, NIB_ARCH_GRANITE);
     close_opened(&o);
-    drop_directory(back);
+    write_granite(directory, "\"position_embedding_type\":\"nope\"");
+    o = must_open(&(open_how){.path = directory});
+    const nib_convert_options options = {.out = file, .format = "gguf", .force = true};
+    refused(NIB_UNSUPPORTED, nib_convert(o.model, &options, NIB_FORM_JSON, &sink, &err), &err);
+    close_opened(&o);
     drop_directory(directory);
 }
 
@@ -56,6 +182,7 @@ static void test_refused(void **state)
         {"tests/golden/models/qwen3_next", "gguf"},
         {"tests/golden/gguf/qwen35.gguf", "nibble"},
         {"tests/golden/gguf/qwen3next.gguf", "gguf"},
+        {"tests/golden/models/granite_hybrid_moe", "gguf"}, /* a bias of projections */
     };
     char directory[256], out[300];
     (void)state;
@@ -76,6 +203,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_convert_gguf),
+        cmocka_unit_test(test_attention_alone),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

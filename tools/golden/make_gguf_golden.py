@@ -320,7 +320,7 @@ FAMILIES = {
     },
     **gguf_states.FAMILIES,
 }
-PAIRED = ("llama", "smollm3", "granite", "mixtral", "granitemoe")
+PAIRED = ("llama", "smollm3", "granite", "mixtral", "granitemoe", "granitehybrid", "granitehybrid_moe")
 TRANSPOSED = ("gpt-oss", "llama4")  # transformers holds x @ W
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -389,6 +389,12 @@ def pair_rows(values, heads):
 def unpair_rows(values, heads):
     width = values.shape[0] // heads
     return values.reshape(heads, width // 2, 2, -1).swapaxes(1, 2).reshape(values.shape)
+
+
+def heads_in(key, config):
+    """Heads whose rows a projection of queries or keys has; None: another parameter."""
+    heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(key.split(".")[-2])
+    return heads and getattr(config, heads)
 
 
 def kind_of(types, name):
@@ -469,7 +475,7 @@ def add_keys(writer, name, c):
     else:
         writer.add_feed_forward_length(getattr(c, "intermediate_size_mlp", c.intermediate_size))
     writer.add_head_count(c.num_attention_heads)
-    if name not in ("gemma4", "lfm2"):
+    if name not in ("gemma4", "lfm2", "granitehybrid"):
         writer.add_head_count_kv(c.num_key_value_heads)
     if name in ("command-r", "cohere2", "starcoder2", "stablelm"):
         writer.add_layer_norm_eps(1e-5)
@@ -642,11 +648,11 @@ def add_state_tensors(writer, family, rng, types, key, shape, config):
     parts = []
     for part, part_shape in gguf_states.split(family, key, shape, config):
         raw, kind, values = random_tensor(rng, types, part, part_shape)
-        if part.endswith("shared_expert_gate.weight"):  # the converter drops the dimension of 1
-            raw = raw.reshape(-1)
-        writer.add_tensor(gguf_name(family, part), raw, raw_dtype=kind)
+        writer.add_tensor(gguf_name(family, part), gguf_states.in_file(part, raw, config), raw_dtype=kind)
         parts.append(values)
     values = gguf_states.parameter(family, key, parts, shape, config)
+    if family in PAIRED and heads_in(key, config):
+        values = unpair_rows(values, heads_in(key, config))
     return torch.from_numpy(np.ascontiguousarray(values, np.float32))
 
 
@@ -689,9 +695,8 @@ def write_model(directory, name, family, logits):
             sharp = any(part in key for part in ("q_proj", "k_proj", "qkv_proj"))
             gain = 0.5 if "embed" in key else (2.0 if sharp else 1.0)
             raw, values = stored(rng, kind, shape, gain if "embed" in key else gain / shape[1] ** 0.5)
-        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(key.split(".")[-2])
-        if name in PAIRED and heads:
-            values = unpair_rows(values, getattr(config, heads))  # stored in pairs
+        if name in PAIRED and heads_in(key, config):
+            values = unpair_rows(values, heads_in(key, config))  # stored in pairs
         if ".norms." in key:  # one tensor per head: stack them as llama.cpp's converter does
             heads_of.setdefault(key.split(".norms.")[0] + ".weight", []).append(values)
         else:

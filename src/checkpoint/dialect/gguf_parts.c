@@ -126,18 +126,25 @@ void nib__gguf_latent(const nib_gguf *g, int64_t *nope, int64_t *value)
     *value = read_size(g, mla > 0 ? "attention.value_length_mla" : "attention.value_length");
 }
 
-/* GGUF drops dimensions of 1: the first of a matrix with one row, and that of the inputs of a
- * channel in a convolution. */
+/* Gives a tensor the shape that it has elsewhere (nib_rename_form). Some files drop dimensions of 1
+ * where others do not. */
 static void restore_shape(nib_tensor *tensor, const char *name)
 {
-    if (nib__ends_with(name, ".shared_expert_gate.weight") && tensor->rank == 1) {
+    const nib_rename_form form = nib__rename_form(name);
+    int64_t *shape = tensor->shape;
+    if (form == NIB_RENAME_ROW && tensor->rank == 1) {
         tensor->rank = 2;
-        tensor->shape[1] = tensor->shape[0];
-        tensor->shape[0] = 1;
-    } else if (nib__rename_is_taps(name) && tensor->rank == 2) {
+        shape[1] = shape[0];
+        shape[0] = 1;
+    } else if (form == NIB_RENAME_TAPS && tensor->rank == 2) {
         tensor->rank = 3;
-        tensor->shape[2] = tensor->shape[1];
-        tensor->shape[1] = 1;
+        shape[2] = shape[1];
+        shape[1] = 1;
+    } else if (tensor->rank == 2 &&
+               (form == NIB_RENAME_GROUPS || (form == NIB_RENAME_COLUMN && shape[1] == 1))) {
+        tensor->rank = 1;
+        shape[0] *= shape[1]; /* as many as the tensor has elements */
+        shape[1] = 0;
     }
 }
 

@@ -21,11 +21,12 @@ typedef struct nib_family_key {
         NIB_OWN_INVERSE_ROOT,
         NIB_OWN_FLAG,    /* most above 1: also a number, which is true unless it is 0 */
         NIB_OWN_COUNT,   /* an int64_t */
-        NIB_OWN_WORD,    /* an int64_t: which of the words in text, which '|' separates */
+        NIB_OWN_WORD,    /* an int64_t: which of the words in text, which '|' separates. In GGUF a
+                            bool: whether it is the second of two, as it is where it is absent */
         NIB_OWN_CHECKED, /* only checked against least and most, not stored */
         NIB_OWN_TEXT     /* only checked against text, not stored */
     } is;
-    bool optional;      /* of a count: GGUF may leave it out */
+    bool optional;      /* of a count: GGUF may leave it out, which means 0 if that is allowed */
     bool none;          /* NIB_OWN_COUNT: 0 stands for null */
     bool older;         /* an older name of another key, which it overrules; absent: it does not */
     double absent;      /* default of transformers; of a flag in GGUF: false */

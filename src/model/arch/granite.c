@@ -9,6 +9,8 @@
 
 #include "fused.h"
 
+#include <math.h>
+
 #define FACTORS                                                                                    \
     {.key = "embedding_multiplier",                                                                \
      .gguf = "embedding_scale",                                                                    \
@@ -100,8 +102,8 @@ static int mamba(nib_build *b, const nib_config *c, int64_t layer, int x)
         (void)nib__build_vector(b, layer, "mamba.conv1d.bias", conv);
     const int a_log = nib__build_vector(b, layer, "mamba.A_log", s->heads);
     (void)nib__build_vector(b, layer, "mamba.dt_bias", s->heads);
-    const int gates =
-        nib__emit_ssm_gates(b, projected, inner + conv, a_log, c->least_step, c->most_step);
+    const int gates = nib__emit_ssm_gates(b, projected, inner + conv, a_log, c->delta_converted,
+                                          c->least_step, c->most_step);
     const nib_conv_form form = {.biased = c->conv_bias, .channel = inner};
     int y = nib__emit_short_conv(b, projected, taps, form);
     y = nib__emit_ssm(b, y, gates, nib__build_vector(b, layer, "mamba.D", s->heads), *s);
@@ -145,20 +147,20 @@ enum { MAMBA_HEADS_MOST = 4096 };
 
 static const nib_family_key keys_of_hybrid[] = {
     FACTORS,
-    NIB_COUNT_KEY("num_local_experts", NULL, moe.experts, 8, 0, NIB_EXPERTS_MAX),
-    NIB_COUNT_KEY("num_experts_per_tok", NULL, moe.top_k, 2, 0, NIB_TOP_K_MAX),
+    NIB_OPTIONAL_KEY("num_local_experts", "expert_count", moe.experts, 8, 0, NIB_EXPERTS_MAX),
+    NIB_OPTIONAL_KEY("num_experts_per_tok", "expert_used_count", moe.top_k, 2, 0, NIB_TOP_K_MAX),
     NIB_COUNT_KEY("intermediate_size", NULL, moe.ffn, 11008, 1, 1 << 24),
     NIB_COUNT_KEY("shared_intermediate_size", NULL, ffn, 1024, 1, 1 << 24),
-    NIB_COUNT_KEY("mamba_n_heads", NULL, matrix.heads, 128, 1, MAMBA_HEADS_MOST),
-    NIB_COUNT_KEY("mamba_n_groups", NULL, matrix.key_heads, 1, 1, MAMBA_HEADS_MOST),
-    NIB_COUNT_KEY("mamba_d_state", NULL, matrix.key_dim, 256, 1, NIB_MATRIX_KEYS_MAX),
+    NIB_COUNT_KEY("mamba_n_heads", "ssm.time_step_rank", matrix.heads, 128, 1, MAMBA_HEADS_MOST),
+    NIB_COUNT_KEY("mamba_n_groups", "ssm.group_count", matrix.key_heads, 1, 1, MAMBA_HEADS_MOST),
+    NIB_COUNT_KEY("mamba_d_state", "ssm.state_size", matrix.key_dim, 256, 1, NIB_MATRIX_KEYS_MAX),
     {.key = "mamba_d_head",
      .at = offsetof(nib_config, matrix.value_dim),
      .is = NIB_OWN_COUNT,
      .text = "auto",
      .least = 1,
      .most = 4096},
-    NIB_COUNT_KEY("mamba_d_conv", NULL, conv_taps, 4, 2, NIB_TAPS_MAX),
+    NIB_COUNT_KEY("mamba_d_conv", "ssm.conv_kernel", conv_taps, 4, 2, NIB_TAPS_MAX),
     NIB_COUNT_KEY("mamba_expand", NULL, mamba_expand, 2, 1, 64),
     {.key = "mamba_conv_bias",
      .at = offsetof(nib_config, conv_bias),
@@ -173,8 +175,10 @@ static const nib_family_key keys_of_hybrid[] = {
      .least = 0,
      .most = 1},
     {.key = "position_embedding_type",
+     .gguf = "rope.scaling.finetuned", /* so llama.cpp calls it */
      .at = offsetof(nib_config, position_type),
      .is = NIB_OWN_WORD,
+     .most = 1,
      .text = "nope|rope",
      .elsewhere_text = "rope"},
     {.key = "normalization_function",
@@ -201,8 +205,18 @@ static void complete_hybrid(nib_config *c)
     c->moe.normalize = true;
 }
 
+/* What llama.cpp has no keys for. */
+static void complete_hybrid_gguf(nib_config *c)
+{
+    c->conv_bias = true;
+    c->mamba_bias = false;
+    c->least_step = 0;
+    c->most_step = (double)INFINITY;
+}
+
 const nib_family_row nib__family_granite_hybrid = {
     .name = "granitemoehybrid",
+    .gguf = "granitehybrid",
     .class_name = "GraniteMoeHybridForCausalLM",
     .title = "Granite 4.0 H-350M to H-Small, and those without Mamba-2",
     .keys = keys_of_hybrid,
@@ -216,5 +230,6 @@ const nib_family_row nib__family_granite_hybrid = {
     .layer_types = true,
     .absent = {.vocab = 32000, .context = 2048, .norm_eps = 1e-6, .rope_theta = 10000},
     .complete = complete_hybrid,
+    .complete_gguf = complete_hybrid_gguf,
     .build = build_hybrid,
 };
