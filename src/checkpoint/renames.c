@@ -15,8 +15,8 @@
  * post_mlp (NAMED). MLP: GATED, PLAIN, or gate and up FUSED (fused.h). EXPERTS: also a mixture of
  * experts, with Mixtral's names (MIXTRAL), and the shared expert called shared_experts (SEVERAL).
  * LATENT: attention with projections to a smaller width. BESIDE: experts beside the MLP, and inputs
- * of each layer. LIQUID: LFM2's names, some of which stand for others elsewhere. DELTA: gated
- * DeltaNet. MAMBA: Mamba-2. ALONE: the MLP of all tokens, where no experts are beside it. */
+ * of each layer. LIQUID: LFM2's names, some of which stand for others elsewhere. SPARSE: its mixtures.
+ * DELTA: gated DeltaNet. MAMBA: Mamba-2. ALONE: the MLP of all tokens, where no experts are beside it. */
 enum {
     BEFORE = 1 << 0,
     AFTER = 1 << 1,
@@ -35,6 +35,7 @@ enum {
     DELTA = 1 << 14,
     MAMBA = 1 << 15,
     ALONE = 1 << 16,
+    SPARSE = 1 << 17,
     ANY = ~0
 };
 
@@ -80,6 +81,7 @@ static const arch_row archs[] = {
     {"glm4moe", LATE | GATED | SEVERAL, false, 0},
     {"llama4", BEFORE | GATED | EXPERTS, false, 0},
     {"lfm2", LIQUID, false, 0},
+    {"lfm2moe", LIQUID | SPARSE, false, 0},
     {"qwen3next", LATE | EXPERTS | DELTA | GATED, false, 1},
     {"qwen35", LATE | GATED | DELTA, false, 1},
     {"qwen35moe", LATE | EXPERTS | DELTA, false, 1},
@@ -150,6 +152,10 @@ static const rename_row in_layer[] = {
     {"ffn_up_exps", "block_sparse_moe.experts.w3", MIXTRAL},
     {"ffn_down_exps", "block_sparse_moe.experts.w2", MIXTRAL},
     {"ffn_gate_up_exps", "block_sparse_moe.experts.gate_up_proj", MIXTRAL},
+    {"ffn_gate_inp", "feed_forward.gate", SPARSE},
+    {"ffn_gate_exps", "feed_forward.experts.w1", SPARSE},
+    {"ffn_up_exps", "feed_forward.experts.w3", SPARSE},
+    {"ffn_down_exps", "feed_forward.experts.w2", SPARSE},
     {"ffn_gate_inp", "router.proj", BESIDE},
     {"ffn_gate_exps", "experts.gate_proj", BESIDE},
     {"ffn_up_exps", "experts.up_proj", BESIDE},
@@ -191,6 +197,7 @@ static const rename_row in_layer[] = {
 /* Names that end otherwise than in the same suffix. */
 static const rename_row whole_in_layer[] = {
     {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias", EXPERTS | SEVERAL},
+    {"exp_probs_b.bias", "feed_forward.expert_bias", SPARSE},
     {"attn_sinks.weight", "self_attn.sinks", EXPERTS},
     {"ffn_gate_inp.scale", "router.scale", BESIDE},
     {"ffn_down_exps.scale", "router.per_expert_scale", BESIDE},

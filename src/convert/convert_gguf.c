@@ -203,6 +203,24 @@ static void note_factor(nib_ledger *ledger, const char *key, double asked, doubl
                                   what, key);
 }
 
+/* Notes keys of the experts' weights that llama.cpp does not follow. */
+static void note_weights(nib_ledger *ledger, const nib_config *c)
+{
+    char asked[32];
+    const nib_family_row *family = nib__family_of(c);
+    if (!family->gguf_plain_weights)
+        return;
+    if (!c->moe.normalize)
+        nib__ledger_add_overruled(ledger, "config-key", "norm_topk_prob", "false", NULL,
+                                  "a GGUF of %s records it, but llama.cpp divides the weights of "
+                                  "experts by their sum",
+                                  family->gguf);
+    if (c->moe.scale != 1)
+        nib__ledger_add_overruled(ledger, "config-key", "routed_scaling_factor",
+                                  nib__format_double(asked, c->moe.scale), NULL,
+                                  "a GGUF of %s records it, but llama.cpp takes 1", family->gguf);
+}
+
 /* Checks values that GGUF has no keys for: its readers derive them from sizes, and must get the
  * model's. */
 static nib_status check_implied(const nib_config *c, const char *directory, nib_ledger *ledger,
@@ -322,6 +340,7 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                 ? "a GGUF of %s records it, but llama.cpp attends to all positions"
                 : "a GGUF of %s has no key for it, so readers attend to all positions",
             nib__family_of(c)->gguf);
+    note_weights(ledger, c);
     NIB_TRY(put_tokenizer(head, m, arena, ledger, err));
     NIB_TRY(put_divisors(job, c, arena, from_gguf, err));
     job->gguf = head;

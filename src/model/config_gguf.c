@@ -540,7 +540,7 @@ static nib_status read_family_keys(reader *r)
         const bool none = keys[i].none || (keys[i].optional && keys[i].least <= 0),
                    word = keys[i].is == NIB_OWN_WORD;
         double value = none ? 0 : keys[i].absent;
-        bool found, flag = word;
+        bool found, flag = word || (keys[i].optional && keys[i].absent != 0);
         if (keys[i].gguf == NULL)
             continue;
         const bool needed = keys[i].is == NIB_OWN_COUNT && !keys[i].optional && !keys[i].none;

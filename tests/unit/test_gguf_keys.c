@@ -30,7 +30,8 @@ static const char *const files[] = {
     "glm4",       "stablelm_norms", "qwen3moe",      "mixtral",
     "granitemoe", "gpt-oss",        "glm4moe",       "llama4",
     "gemma4",     "gemma4_shared",  "lfm2",          "qwen35",
-    "qwen35moe",  "qwen3next",      "granitehybrid", "granitehybrid_moe"};
+    "qwen35moe",  "qwen3next",      "granitehybrid", "granitehybrid_moe",
+    "lfm2moe"};
 
 /* A key to add in place of the file's own. */
 typedef struct change {
@@ -359,6 +360,10 @@ static void test_values_refused(void **state)
         {"granitehybrid_moe", {U32(".ssm.group_count", 3)}, NIB_BAD_INPUT},
         {"granitehybrid_moe", {U32(".expert_feed_forward_length", 64)}, NIB_UNSUPPORTED},
         {"granite", {FLAG(".rope.scaling.finetuned", 0)}, NIB_UNSUPPORTED},
+        {"lfm2moe", {U32(".expert_gating_func", 1)}, NIB_UNSUPPORTED},
+        {"lfm2moe", {WITHOUT(".expert_feed_forward_length")}, NIB_BAD_INPUT},
+        {"lfm2moe", {U32(".expert_used_count", 6)}, NIB_BAD_INPUT}, /* of 5 */
+        {"lfm2moe", {F32(".expert_weights_scale", 0)}, NIB_BAD_INPUT},
         {"qwen35", {U32(".ssm.inner_size", 130)}, NIB_BAD_INPUT},
         {"qwen35", {U32(".ssm.time_step_rank", 3)}, NIB_BAD_INPUT},
         {"qwen35", {U32(".ssm.time_step_rank", 0)}, NIB_BAD_INPUT},
@@ -591,6 +596,15 @@ static void test_values(void **state)
         assert_int_equal(o.status, NIB_OK);
         assert_true(o.config.unrotated == (i == 0) && o.config.conv_layers != NULL);
         assert_true(o.config.moe.experts == 0 && o.config.ffn == 64 && o.config.mamba_expand == 2);
+        nib__ledger_free(&o.notes);
+    }
+    /* llama.cpp's LFM2 divides weights by their sum, unless Nibble's files say otherwise */
+    const change weighed[] = {FLAG(".expert_weights_norm", 0), F32(".expert_weights_scale", 2.5)};
+    for (size_t i = 0; i <= COUNT(weighed); i += COUNT(weighed)) {
+        read_changed(&o, "lfm2moe", weighed, i);
+        assert_int_equal(o.status, NIB_OK);
+        assert_true(o.config.moe.normalize == (i == 0) && o.config.moe.first == 1);
+        assert_true(o.config.moe.scale == (i == 0 ? 1 : 2.5));
         nib__ledger_free(&o.notes);
     }
     /* a window as wide as the context limits nothing */

@@ -31,7 +31,8 @@ static const char *const families[] = {
     "glm4",       "stablelm_norms", "qwen3moe",      "mixtral",
     "granitemoe", "gpt-oss",        "glm4moe",       "llama4",
     "gemma4",     "gemma4_shared",  "lfm2",          "qwen35",
-    "qwen35moe",  "qwen3next",      "granitehybrid", "granitehybrid_moe"};
+    "qwen35moe",  "qwen3next",      "granitehybrid", "granitehybrid_moe",
+    "lfm2moe"};
 
 /* ---- logits ---- */
 

@@ -64,6 +64,9 @@ static void test_both_ways(void **state)
          "model.layers.4.mlp.shared_expert.up_proj.weight"},
         {"granitehybrid", "blk.4.ssm_in.weight", "model.layers.4.mamba.in_proj.weight"},
         {"granitehybrid", "blk.4.ssm_conv1d.bias", "model.layers.4.mamba.conv1d.bias"},
+        {"lfm2moe", "blk.4.exp_probs_b.bias", "model.layers.4.feed_forward.expert_bias"},
+        {"lfm2moe", "blk.4.ffn_gate_exps.3.weight",
+         "model.layers.4.feed_forward.experts.3.w1.weight"},
         {"granitehybrid", "blk.4.ssm_d", "model.layers.4.mamba.D"},
         {"granitehybrid", "blk.4.ssm_dt.bias", "model.layers.4.mamba.dt_bias"},
     };
@@ -130,7 +133,7 @@ static const char *keys_for(const nib_family_row *family)
 {
     if (strcmp(family->name, "gemma4_text") == 0)
         return "\"hidden_size_per_layer_input\":0";
-    if (strcmp(family->name, "lfm2") == 0)
+    if (strncmp(family->name, "lfm2", 4) == 0)
         return "\"layer_types\":[\"conv\",\"full_attention\"]";
     if (family->mamba)
         return "\"layer_types\":[\"mamba\",\"attention\"]";

@@ -48,7 +48,7 @@ static void same_tensors(const char *a, const char *b)
 static void test_convert(void **state)
 {
     enum { ROOM = 256 };
-    static const char *const models[] = {"lfm2", "granite_hybrid"};
+    static const char *const models[] = {"lfm2", "lfm2_moe", "granite_hybrid"};
     float want[ROOM] = {0}, got[ROOM] = {0};
     (void)state;
     for (size_t i = 0; i < COUNT(models); i++) {
@@ -75,7 +75,7 @@ static void test_convert(void **state)
 static void test_convert_gguf(void **state)
 {
     enum { ROOM = 512 };
-    static const char *const models[] = {"granitehybrid", "granitehybrid_moe"};
+    static const char *const models[] = {"lfm2moe", "granitehybrid", "granitehybrid_moe"};
     float want[ROOM] = {0}, got[ROOM] = {0};
     (void)state;
     for (size_t i = 0; i < COUNT(models); i++) {

@@ -7,6 +7,7 @@ the order of Hugging Face, but z apart from q, k and v. Vectors of Mamba-2 have 
 """
 import numpy as np
 import transformers
+from gguf import ExpertGatingFuncType
 from gguf import GGMLQuantizationType as T
 
 TOKENS = {"vocab_size": 272, "max_position_embeddings": 256, "bos_token_id": 256, "eos_token_id": 257, "pad_token_id": None}
@@ -29,6 +30,15 @@ FAMILIES = {
                      block_auto_adjust_ff_dim=False, num_hidden_layers=4, conv_L_cache=3, layer_types=["conv", "full_attention"] * 2,
                      rope_theta=1e6, tie_word_embeddings=True),
         "types": {"": [T.Q8_0], "conv.in_proj": [T.Q4_0, T.F16], "feed_forward.w1": [T.Q5_1], **FLOATS},
+    },
+    "lfm2moe": {
+        "config": transformers.Lfm2MoeConfig,
+        "model": transformers.Lfm2MoeForCausalLM,
+        "keys": dict(TOKENS, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, norm_eps=1e-5, intermediate_size=64,
+                     num_hidden_layers=4, conv_L_cache=3, layer_types=["conv", "full_attention", "conv", "conv"], rope_theta=1e6,
+                     moe_intermediate_size=32, num_dense_layers=1, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True,
+                     routed_scaling_factor=1.0, use_expert_bias=True, tie_word_embeddings=True),
+        "types": {"": [T.Q8_0], "up_proj": [T.Q5_1], "feed_forward.w1": [T.Q4_0], "feed_forward.gate.": [T.F32], **FLOATS},
     },
     "qwen35": {
         "config": transformers.Qwen3_5TextConfig,
@@ -80,9 +90,15 @@ BARE = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias", "mam
 
 def add_keys(writer, arch, c):
     """The keys besides those of all families."""
-    if arch == "lfm2":
+    if arch in ("lfm2", "lfm2moe"):
         writer.add_head_count_kv([c.num_key_value_heads * (kind == "full_attention") for kind in c.layer_types])
         writer.add_shortconv_l_cache(c.conv_L_cache)
+        if arch == "lfm2moe":
+            writer.add_expert_count(c.num_experts)
+            writer.add_expert_used_count(c.num_experts_per_tok)
+            writer.add_expert_feed_forward_length(c.moe_intermediate_size)
+            writer.add_leading_dense_block_count(c.num_dense_layers)
+            writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
         return
     if arch == "granitehybrid":
         add_granite_keys(writer, c)

@@ -360,14 +360,14 @@ def gguf_name(family, name):
         if name.endswith(f".{bare}"):
             return f"blk.{layer_of(name)}.{theirs}"
     module, part = name.rsplit(".", 1)
-    if family == "lfm2" and module == "model.embedding_norm":
+    if module == "model.embedding_norm":
         return "token_embd_norm.weight"
     if module in WHOLE:
         return f"{WHOLE[module]}.{part}"
     _, _, layer, rest = module.split(".", 3)
     if part == "sinks":
         return f"blk.{layer}.attn_sinks.weight"
-    if part == "e_score_correction_bias":
+    if part in ("e_score_correction_bias", "expert_bias"):
         return f"blk.{layer}.exp_probs_b.bias"
     rest = rest.replace("feed_forward.", "mlp.")
     names = dict(NAMES, **PLAIN, **FUSED, **GLM, **SPARSE, **gguf_states.NAMES)
@@ -475,12 +475,12 @@ def add_keys(writer, name, c):
     else:
         writer.add_feed_forward_length(getattr(c, "intermediate_size_mlp", c.intermediate_size))
     writer.add_head_count(c.num_attention_heads)
-    if name not in ("gemma4", "lfm2", "granitehybrid"):
+    if name not in ("gemma4", "lfm2", "lfm2moe", "granitehybrid"):
         writer.add_head_count_kv(c.num_key_value_heads)
     if name in ("command-r", "cohere2", "starcoder2", "stablelm"):
         writer.add_layer_norm_eps(1e-5)
     else:
-        writer.add_layer_norm_rms_eps(c.norm_eps if name == "lfm2" else c.rms_norm_eps)
+        writer.add_layer_norm_rms_eps(c.norm_eps if name.startswith("lfm2") else c.rms_norm_eps)
     rope = c.rope_parameters
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     if name in gguf_states.FAMILIES:

@@ -26,7 +26,8 @@ typedef struct nib_family_key {
         NIB_OWN_CHECKED, /* only checked against least and most, not stored */
         NIB_OWN_TEXT     /* only checked against text, not stored */
     } is;
-    bool optional;      /* of a count: GGUF may leave it out, which means 0 if that is allowed */
+    bool optional;      /* of a count: GGUF may leave it out, which means 0 if that is allowed; of a
+                           flag: where GGUF leaves it out, it is as in transformers */
     bool none;          /* NIB_OWN_COUNT: 0 stands for null */
     bool older;         /* an older name of another key, which it overrules; absent: it does not */
     double absent;      /* default of transformers; of a flag in GGUF: false */
@@ -114,18 +115,20 @@ extern const nib_draft_names nib__draft_after;
 typedef struct nib_family_row {
     const char *name;       /* model_type of config.json */
     const char *class_name; /* class in transformers */
-    const char *outer;    /* model_type of models with images whose text_config it is; NULL: none */
-    const char *title;    /* its well-known models */
-    const char *limits;   /* which of them are refused; NULL: none */
-    const char *gguf;     /* general.architecture of GGUF; NULL: not supported from GGUF */
-    bool gguf_read_only;  /* such a GGUF is not written or converted */
-    int gguf_gating;      /* expert_gating_func of its GGUF: 2 for sigmoid; 0: no such key */
-    bool listed_merges;   /* its tokenizers in GGUF are of the model "gemma4" */
-    bool of_params;       /* models with Meta's params.json may be of this family */
-    bool head_norms;      /* nib_config.qk_norm */
-    bool own_head_norms;  /* each head's norm has its own weight */
-    bool bare_head_norms; /* they have none, and follow RoPE; layers without it have no norms */
-    bool value_norms;     /* heads of v have norms, too, without a weight */
+    const char *outer;   /* model_type of models with images whose text_config it is; NULL: none */
+    const char *title;   /* its well-known models */
+    const char *limits;  /* which of them are refused; NULL: none */
+    const char *gguf;    /* general.architecture of GGUF; NULL: not supported from GGUF */
+    bool gguf_read_only; /* such a GGUF is not written or converted */
+    int gguf_gating;     /* expert_gating_func of its GGUF: 2 for sigmoid; 0: no such key */
+    bool gguf_plain_weights; /* llama.cpp divides the experts' weights by their sum, and ignores
+                                the keys for it and for their factor */
+    bool listed_merges;      /* its tokenizers in GGUF are of the model "gemma4" */
+    bool of_params;          /* models with Meta's params.json may be of this family */
+    bool head_norms;         /* nib_config.qk_norm */
+    bool own_head_norms;     /* each head's norm has its own weight */
+    bool bare_head_norms;    /* they have none, and follow RoPE; layers without it have no norms */
+    bool value_norms;        /* heads of v have norms, too, without a weight */
     nib_norm_form norm;
     nib_activation activation;   /* of the MLP */
     const char *act, *older_act; /* hidden_act or hidden_activation; NULL: silu, also called
