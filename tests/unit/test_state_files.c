@@ -100,6 +100,39 @@ static void test_convert_gguf(void **state)
     }
 }
 
+/* A rate that is not -e^A_log of any A_log is refused when A_log is written. */
+static void test_bad_rate(void **state)
+{
+    static const char path[] = "tests/golden/gguf/granitehybrid.gguf",
+                      rates[] = "model.layers.2.mamba.A_log";
+    static const float bad[] = {1, 0, -INFINITY, NAN};
+    const nib_allocator a = nib__allocator_default();
+    const nib_sink sink = {ignore, NULL};
+    char directory[256], file[300], out[300], *bytes;
+    size_t size, at = 0;
+    nib_err err;
+    (void)state;
+    make_directory(directory);
+    snprintf(file, sizeof file, "%s/in.gguf", directory);
+    snprintf(out, sizeof out, "%s/out", directory);
+    assert_int_equal(nib__file_read(&bytes, &size, path, 1 << 20, &a, &err), NIB_OK);
+    opened o = must_open(&(open_how){.path = path});
+    const nib_tensor *t = nib__checkpoint_find(o.model->net.checkpoint, rates);
+    while (memcmp(bytes + at, t->data, t->bytes) != 0)
+        at++;
+    close_opened(&o);
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        memcpy(bytes + at, &bad[i], sizeof bad[i]);
+        write_bytes(file, bytes, size);
+        o = must_open(&(open_how){.path = file});
+        const nib_convert_options options = {.out = out, .format = "nibble"};
+        refused(NIB_BAD_INPUT, nib_convert(o.model, &options, NIB_FORM_JSON, &sink, &err), &err);
+        close_opened(&o);
+    }
+    nib__release(&a, bytes);
+    drop_directory(directory);
+}
+
 /* Writes Granite 4 without Mamba-2: a layer of random weights. more: keys of config.json. */
 static void write_granite(const char *directory, const char *more)
 {
@@ -202,9 +235,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_convert),
-        cmocka_unit_test(test_convert_gguf),
-        cmocka_unit_test(test_attention_alone),
+        cmocka_unit_test(test_convert),  cmocka_unit_test(test_convert_gguf),
+        cmocka_unit_test(test_bad_rate), cmocka_unit_test(test_attention_alone),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
