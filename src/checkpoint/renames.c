@@ -15,8 +15,9 @@
  * post_mlp (NAMED). MLP: GATED, PLAIN, or gate and up FUSED (fused.h). EXPERTS: also a mixture of
  * experts, with Mixtral's names (MIXTRAL), and the shared expert called shared_experts (SEVERAL).
  * LATENT: attention with projections to a smaller width. BESIDE: experts beside the MLP, and inputs
- * of each layer. LIQUID: LFM2's names, some of which stand for others elsewhere. SPARSE: its mixtures.
- * DELTA: gated DeltaNet. MAMBA: Mamba-2. ALONE: the MLP of all tokens, where no experts are beside it. */
+ * of each layer. LIQUID: LFM2's names, some of which stand for others elsewhere. SPARSE: those of
+ * its mixtures. DELTA: gated DeltaNet. MAMBA: Mamba-2. ALONE: the MLP of all tokens, where no
+ * experts are beside it. */
 enum {
     BEFORE = 1 << 0,
     AFTER = 1 << 1,
