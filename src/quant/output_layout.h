@@ -51,6 +51,8 @@ nib_status nib__output_sources_find(nib_output_layout *r);
  * nibble. */
 nib_status nib__output_sources_choose_dialect(nib_output_layout *r);
 /* The stored form of a layer in the chosen dialect. */
+/* Bytes of all layers in a dialect; false: it cannot hold one of them. */
+bool nib__output_sources_bytes(const nib_output_layout *r, nib_dialect dialect, uint64_t *bytes);
 void nib__output_sources_fit(const nib_output_layout *r, size_t layer, nib_output_weight *stored);
 
 void nib__output_layout_init(nib_output_layout *r, const nib_quantize_job *job, nib_ledger *ledger,

@@ -373,6 +373,30 @@ nib_status nib__output_sources_choose_dialect(nib_output_layout *r)
                      nib__escape_string(a, r->job->layers[own].name), reason);
 }
 
+bool nib__output_sources_bytes(const nib_output_layout *r, nib_dialect dialect, uint64_t *bytes)
+{
+    *bytes = 0;
+    for (size_t i = 0; i < r->job->count; i++) {
+        const nib_quantize_layer *l = &r->job->layers[i];
+        nib_output_weight stored;
+        nib_file_layout layout = {.order = NIB_ORDER_ROWS};
+        char why[160];
+        if (!uses_dialect(l))
+            continue;
+        if (find_refusal(why, dialect, l, &r->sources[i], &stored) != NULL)
+            return false;
+        if (nib__scheme_is_quantized(&l->choice.scheme))
+            nib__dialect_writer(dialect)->layout(&layout, &stored);
+        else
+            nib__write_float.layout(&layout, &stored);
+        const nib_output_part *const parts[] = {&layout.codes,  &layout.scales, &layout.zeros,
+                                                &layout.tensor, &layout.size,   &layout.inputs};
+        for (size_t p = 0; p < COUNT(parts); p++)
+            *bytes += nib__output_part_bytes(parts[p]);
+    }
+    return true;
+}
+
 void nib__output_sources_fit(const nib_output_layout *r, size_t layer, nib_output_weight *stored)
 {
     char why[160];

@@ -110,8 +110,8 @@ static void note_methods(nib_ledger *ledger)
                 m == NIB_PTQ_HQQ                     ? "error to the power 11/16"
                 : nib__ptq_scales((nib_ptq_method)m) ? "error of the layer's output"
                                                      : "weighted squared error",
-                m == NIB_PTQ_LEARN ? "before learning was" : "is",
-                100 * (1 - left / (double)count), m == NIB_PTQ_ROTATE ? " rotated weights" : "");
+                m == NIB_PTQ_LEARN ? "before learning was" : "is", 100 * (1 - left / (double)count),
+                m == NIB_PTQ_ROTATE ? " rotated weights" : "");
     }
 }
 
@@ -323,6 +323,25 @@ static nib_status prepare(nib_output_layout *r)
     return check_config_needed(r);
 }
 
+/* What the weights would be in the other formats of directories. */
+static void find_elsewhere(const nib_output_layout *r, nib_quantize_report *report)
+{
+    static const nib_dialect others[] = {NIB_DIALECT_TORCHAO, NIB_DIALECT_COMPRESSED,
+                                         NIB_DIALECT_NIBBLE};
+    uint64_t own, other;
+    bool listed = false;
+    size_t count = 0;
+    for (size_t i = 0; i < COUNT(others); i++)
+        listed = listed || others[i] == r->dialect;
+    if (!listed || !r->directory || !nib__output_sources_bytes(r, r->dialect, &own))
+        return;
+    for (size_t i = 0; i < COUNT(others); i++)
+        if (others[i] != r->dialect && nib__output_sources_bytes(r, others[i], &other))
+            report->elsewhere[count++] = (struct nib_elsewhere){nib__dialect_name(others[i]),
+                                                                nib__dialect_readers(others[i]),
+                                                                report->bytes_after - own + other};
+}
+
 static nib_status quantize(nib_output_layout *r, nib_quantize_report *report)
 {
     const nib_quantize_job *job = r->job;
@@ -337,6 +356,7 @@ static nib_status quantize(nib_output_layout *r, nib_quantize_report *report)
         nib__quant_device_end(job->device, r->ledger);
     *report = (nib_quantize_report){
         .format = nib__dialect_name(r->dialect),
+        .readers = nib__dialect_readers(r->dialect),
         .bytes_before = nib__checkpoint_bytes(job->checkpoint),
         .bytes_after = nib__writer_bytes(r->writer),
         .files = nib__writer_file_count(r->writer),
@@ -344,6 +364,7 @@ static nib_status quantize(nib_output_layout *r, nib_quantize_report *report)
         .sync_seconds = nib__writer_sync_seconds(r->writer),
         .dry_run = job->dry_run,
     };
+    find_elsewhere(r, report);
     for (size_t i = 0; i < job->count; i++) {
         const nib_bias stored = nib__weight_bias_form(&r->sources[i].bias);
         report->biases += stored != NIB_BIAS_NONE;
@@ -389,6 +410,11 @@ void nib__quantize_json(const nib_ledger *ledger, const nib_quantize_report *rep
     nib__jsonw_pair_bool(w, "dry_run", report->dry_run);
     nib__jsonw_pair_int(w, "bytes_before", (int64_t)report->bytes_before);
     nib__jsonw_pair_int(w, "bytes_after", (int64_t)report->bytes_after);
+    nib__jsonw_key(w, "elsewhere");
+    nib__jsonw_object(w);
+    for (size_t i = 0; report->elsewhere[i].name != NULL; i++)
+        nib__jsonw_pair_int(w, report->elsewhere[i].name, (int64_t)report->elsewhere[i].bytes);
+    nib__jsonw_object_end(w);
     nib__jsonw_pair_int(w, "files", (int64_t)report->files);
     nib__jsonw_pair_double(w, "seconds", report->seconds);
     nib__jsonw_pair_double(w, "sync_seconds", report->sync_seconds);
@@ -408,12 +434,22 @@ void nib__quantize_render(const nib_ledger *ledger, const nib_quantize_report *r
                          ? 0.0
                          : 100.0 * (double)report->bytes_after / (double)report->bytes_before,
                      report->files, report->files == 1 ? "" : "s", report->format);
+    if (report->readers != NULL)
+        nib__text_format(out, " (%s)", report->readers);
     if (!report->dry_run)
         nib__text_format(out,
                          ", in %.1f s, of which %.1f s were spent waiting for the disk at "
                          "the end",
                          report->seconds, report->sync_seconds);
     nib__text_str(out, "\n");
+    for (size_t i = 0; report->elsewhere[i].name != NULL; i++) {
+        const struct nib_elsewhere *e = &report->elsewhere[i];
+        nib__text_format(out, "%s%s%s%s%s %s", i == 0 ? "elsewhere: " : ", ", e->name,
+                         e->readers != NULL ? " (" : "", e->readers != NULL ? e->readers : "",
+                         e->readers != NULL ? ")" : "", nib__format_bytes(after, e->bytes));
+    }
+    if (report->elsewhere[0].name != NULL)
+        nib__text_str(out, "\n");
     nib__ledger_summary(ledger, out);
     nib__text_str(out, "\n");
 }

@@ -132,13 +132,21 @@ typedef struct nib_quantize_job {
     const nib_allocator *allocator;
 } nib_quantize_job;
 
+enum { NIB_ELSEWHERE = 2 };
+
 typedef struct nib_quantize_report {
     const char *format;                 /* name of the dialect written */
+    const char *readers;                /* other programs that read it; NULL: none */
     uint64_t bytes_before, bytes_after; /* of the weight files */
     size_t files;
     size_t biases, biases_changed; /* layers with a bias; those whose bias changed */
     double seconds, sync_seconds;  /* total, and of these waiting for the disk */
     bool dry_run;
+    /* The same weights in other formats that hold them; name NULL ends the list. */
+    struct nib_elsewhere {
+        const char *name, *readers;
+        uint64_t bytes;
+    } elsewhere[NIB_ELSEWHERE + 1];
 } nib_quantize_report;
 
 /* Adds a line per layer to the ledger, with bytes and SQNR. NIB_NOT_AS_ASKED: the asked format

@@ -204,6 +204,14 @@ rm err
 only_here before m out q text.txt
 nibble quantize m q --recipe 8da4w --dry-run --json | members 'a dry run' dry_run=true bytes_after=int
 equal 'a dry run predicts the size of the file' "$(stat -c %s before/model.safetensors)" "$(nibble quantize m x --recipe 8da4w --dry-run --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["bytes_after"])')"
+nibble quantize m x --recipe 8da4w --dry-run --json >written.json
+nibble quantize m x --recipe 8da4w --dry-run --json --format nibble >other.json
+check 'and what it would be in another format, but for the header' python3 -c 'import json
+a, b = (json.load(open(f)) for f in ("written.json", "other.json"))
+assert list(a["elsewhere"]) == ["compressed-tensors", "nibble"], a
+assert abs(a["elsewhere"]["nibble"] - b["bytes_after"]) < 300 * 41, (a, b)'
+nibble quantize m x --recipe 8da4w --dry-run >out
+check 'who reads it' told 'format torchao (transformers, vLLM) elsewhere: compressed-tensors (transformers, vLLM) [0-9.]* MB, nibble [0-9.]* MB'
 nibble quantize m t1 --recipe 8da4w -t 1 --isa ref --quiet >/dev/null
 nibble quantize m t2 --recipe 8da4w -t 2 --quiet >/dev/null
 check 'threads and instruction sets do not change a byte' cmp t1/model.safetensors t2/model.safetensors

@@ -49,6 +49,7 @@ const nib_dialect_row nib__dialects[NIB_DIALECT_COUNT] = {
                      "activations; "
                      "read also Int4TilePackedTo4dTensor",
             .bias = "float",
+            .readers = "transformers, vLLM",
             .read_test = "test_weight.c:test_torchao_golden",
             .write_test = "test_quantize.c:test_torchao_parts",
             .codes = {"._weight_qdata"},
@@ -63,6 +64,7 @@ const nib_dialect_row nib__dialects[NIB_DIALECT_COUNT] = {
                      "read also mxfp4, mxfp8, nvfp4; "
                      "groups, channels, tensors, blocks, g_idx; symmetric or not",
             .bias = "float",
+            .readers = "transformers, vLLM",
             .read_test = "test_dialects.c:test_compressed_golden",
             .write_test = "test_convert.c:test_chains",
             .codes = {".weight_packed", ".weight"},
@@ -201,6 +203,8 @@ const nib_dialect_writer *nib__dialect_writer(nib_dialect dialect)
 }
 
 const char *nib__dialect_name(nib_dialect dialect) { return nib__dialects[dialect].name; }
+
+const char *nib__dialect_readers(nib_dialect dialect) { return nib__dialects[dialect].readers; }
 
 bool nib__dialect_find(nib_dialect *out, const char *name)
 {

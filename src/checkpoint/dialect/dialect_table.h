@@ -16,6 +16,8 @@ typedef struct nib_dialect_row {
     const char *files; /* file types */
     const char *holds; /* codes, groups, zeros, activations */
     const char *bias;
+    const char
+        *readers; /* other programs that read what is written here; NULL: none, or not said */
     /* The test in tests/unit that proves it, "test_zip.c:test_forms"; NULL: unsupported. */
     const char *read_test, *write_test;
     /* Suffixes of the tensor with the codes, "._weight_qdata"; none: a container whose tensors are

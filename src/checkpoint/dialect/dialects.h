@@ -105,6 +105,8 @@ typedef struct nib_dialect_writer {
 
 const nib_dialect_writer *nib__dialect_writer(nib_dialect dialect); /* NULL: it is not written */
 const char *nib__dialect_name(nib_dialect dialect);
+/* Other programs that read what is written in it: "transformers, vLLM"; NULL: none. */
+const char *nib__dialect_readers(nib_dialect dialect);
 /* By name; false: no such dialect. */
 bool nib__dialect_find(nib_dialect *out, const char *name);
 
