@@ -7,7 +7,6 @@
 
 #include "name_index.h"
 
-#include <ctype.h>
 #include <stdio.h>
 
 /* ---- torchao ---- */
@@ -74,7 +73,7 @@ static const char *pattern_of(const char *name, nib_arena *arena)
             continue;
         }
         part = *name == '.';
-        if (!isalnum((unsigned char)*name) && *name != '_')
+        if (strchr(".^$*+?()[]{}|\\", *name) != NULL)
             *at++ = '\\';
         *at++ = *name++;
     }
