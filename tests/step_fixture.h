@@ -38,9 +38,10 @@ typedef struct setting {
     int threads;
     nib_ac checkpointing;
     bool wgrad_with_hp;
-    bool watched;               /* runs operations one by one, not in chains */
-    const char *qat;            /* golden gradients of quantization-aware training */
-    bool whole_batches;         /* DeepSeek's load-balancing loss is not over sequences */
+    bool watched;            /* runs operations one by one, not in chains */
+    const char *qat;         /* golden gradients of quantization-aware training */
+    bool whole_batches;      /* DeepSeek's load-balancing loss is not over sequences */
+    bool no_head, idle_head; /* of a model with a draft head: without it; its loss has no weight */
     const char *device, *place; /* of the request; NULL: the CPU */
     nib_engine *engine;         /* reused, with its compiled kernels; NULL: a new one */
 } setting;
@@ -102,6 +103,18 @@ static inline void set_balance(fixture *f, bool whole_batches)
     }
 }
 
+/* Opens the network with its draft head, if the golden gradients are with one. */
+static inline void open_head(fixture *f, const char *path, double *weight)
+{
+    nib_err err;
+    nib_network *net = &f->model->net;
+    if (nib__checkpoint_find(f->golden, "draft_weight") == NULL)
+        return;
+    values(f, "draft_weight", weight, sizeof *weight);
+    nib__network_close(net);
+    ok(nib__network_open(net, f->engine, path, NIB_NETWORK_TRAINED, &err), &err);
+}
+
 static inline nib_status see_nothing(void *ctx, const nib_train_node *node, bool done, nib_err *err)
 {
     (void)ctx, (void)node, (void)done, (void)err;
@@ -112,24 +125,28 @@ static inline void open_fixture(fixture *f, const setting *s)
 {
     static const nib_step_watch watch = {.observe = see_nothing};
     nib_err err;
-    char path[256];
+    char path[256], model[256];
+    double draft_weight = 0;
     *f = (fixture){0};
-    snprintf(path, sizeof path, "tests/golden/train/%s", s->name);
+    snprintf(model, sizeof model, "tests/golden/train/%s", s->name);
     const nib_engine_options options = {.threads = s->threads ? s->threads : 1, .isa = s->isa};
     if (s->engine == NULL)
         ok(nib_engine_open(&f->own, &options, &err), &err);
     f->engine = s->engine != NULL ? s->engine : f->own;
     f->engine->measured = true; /* skip measuring: rates cannot change a bit */
-    ok(nib_model_open(&f->model, f->engine, path, NULL, &err), &err);
+    ok(nib_model_open(&f->model, f->engine, model, NULL, &err), &err);
     snprintf(path, sizeof path, "%s_gradients", s->name);
     open_golden(f, path);
+    if (!s->no_head)
+        open_head(f, model, &draft_weight);
     set_balance(f, s->whole_batches);
     f->model->net.training = true;
     f->model->net.train = (nib_train_config){.batch = ROWS,
                                              .sequence = LENGTH,
                                              .checkpointing = s->checkpointing,
                                              .wgrad_with_hp = s->wgrad_with_hp,
-                                             .qat = s->qat != NULL};
+                                             .qat = s->qat != NULL,
+                                             .draft_weight = s->idle_head ? 0 : draft_weight};
     const nib_request request = {.dtype = s->dtype ? s->dtype : "f32",
                                  .recipe = s->recipe,
                                  .device = s->device,
@@ -154,16 +171,18 @@ static inline void open_fixture(fixture *f, const setting *s)
         open_golden(f, s->qat);
 }
 
-static inline double run(fixture *f, float *gradients)
+static inline nib_losses run_losses(fixture *f, float *gradients)
 {
     nib_err err;
-    double loss;
+    nib_losses losses;
     ok(nib__step_cast(&f->step, f->weights, &err), &err);
-    ok(nib__step_run(&f->step, f->weights, &f->batch, 1.0f / (ROWS * LENGTH), gradients, &loss,
+    ok(nib__step_run(&f->step, f->weights, &f->batch, 1.0f / (ROWS * LENGTH), gradients, &losses,
                      &err),
        &err);
-    return loss;
+    return losses;
 }
+
+static inline double run(fixture *f, float *gradients) { return run_losses(f, gradients).text; }
 
 static inline void close_fixture(fixture *f)
 {

@@ -342,6 +342,9 @@ nib_status nib__slice_run(nib_slice *s, float scale, bool wants_gradient, double
 {
     const nib_micro_batch batch = {
         .m = s->tokens, .documents = s->step.options.batch, .ids = s->rows, .start = s->start};
-    return nib__step_run(&s->step, s->weights, &batch, scale, wants_gradient ? s->gradient : NULL,
-                         loss, err);
+    nib_losses losses = {0};
+    const nib_status status = nib__step_run(&s->step, s->weights, &batch, scale,
+                                            wants_gradient ? s->gradient : NULL, &losses, err);
+    *loss = losses.text;
+    return status;
 }

@@ -301,11 +301,17 @@ int nib__emit_norm_part(nib_build *b, int x, int weight, int64_t channel)
                     columns_of(b, x));
 }
 
-int nib__emit_hidden(nib_build *b, int x)
+int nib__emit_hidden(nib_build *b, int x, int hidden)
 {
-    return add_node(
-        b, (nib_graph_node){.op = NIB_OP_HIDDEN, .in = {x, NIB_NO_ID}, .weight = NIB_NO_ID},
-        2 * columns_of(b, x));
+    return add_node(b,
+                    (nib_graph_node){.op = NIB_OP_HIDDEN, .in = {x, hidden}, .weight = NIB_NO_ID},
+                    2 * columns_of(b, x));
+}
+
+void nib__build_ahead(nib_build *b)
+{
+    if (!b->failed)
+        b->graph.nodes[b->graph.node_count - 1].ahead = true;
 }
 
 int nib__emit_rope(nib_build *b, int x, int64_t heads, int table, int64_t channel)

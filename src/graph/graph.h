@@ -70,6 +70,9 @@ typedef struct nib_graph_node {
                                    SSM_GATES: the least and the largest dt */
     int64_t window;             /* ATTN: nib_attn's */
     bool chunked;               /* ATTN: nib_attn's */
+    bool ahead;                 /* EMBED: it looks up the token after each. The last operation of a
+                                   draft head in training: its values are logits, of the token after
+                                   the next */
     int table;                  /* ROPE: index of the rotation table */
     nib_activation activation;  /* SWIGLU; alone if in[1] is NIB_NO_ID */
     bool gated;                 /* SHORT_CONV: it has both gates; else silu follows */
@@ -167,8 +170,11 @@ int nib__emit_linear(nib_build *b, int x, int weight);
 int nib__emit_norm(nib_build *b, int x, int weight, int64_t heads);
 /* Normalizes the channels of each token from `channel` on, as many as the weight has, in place. */
 int nib__emit_norm_part(nib_build *b, int x, int weight, int64_t channel);
-/* The columns of x, then a hidden state of [columns of x] that the caller gives for each token. */
-int nib__emit_hidden(nib_build *b, int x);
+/* The columns of x, then those of a hidden state of [columns of x]. hidden NIB_NO_ID: the caller
+ * gives one for each token. */
+int nib__emit_hidden(nib_build *b, int x, int hidden);
+/* Marks the last operation: nib_graph_node.ahead. */
+void nib__build_ahead(nib_build *b);
 /* channel: the first of each head that rotates. */
 int nib__emit_rope(nib_build *b, int x, int64_t heads, int table, int64_t channel);
 /* Stores keys and values in the state of their layer. Attention reads that state. v NIB_NO_ID:

@@ -23,7 +23,7 @@ typedef struct lister {
     size_t value_count, value_capacity;
     int *now;     /* of each graph value: its value in the list; NIB_NO_ID: not kept */
     int *extra;   /* of each node: the state, log-sum or order that it writes, or NIB_NO_ID */
-    int *packed;  /* of each weight: its packed input, or NIB_NO_ID */
+    int *packed;  /* of each node: the packed input of its linear layer, or NIB_NO_ID */
     int *sum;     /* of each graph value: its gradient so far, or NIB_NO_ID */
     bool *wanted; /* of each node: must run again */
     bool failed;  /* out of memory */
@@ -139,6 +139,21 @@ static void contribute(lister *l, int value, int gradient)
     add(l, &node);
 }
 
+/* Whether one of the nodes first .. end - 1 is a linear layer with this weight. */
+static bool reads_weight(const lister *l, int weight, size_t first, size_t end)
+{
+    size_t i = first;
+    while (i < end && !(is_linear(node_at(l, i)->op) && node_at(l, i)->weight == weight))
+        i++;
+    return i < end;
+}
+
+static void set_uses(const lister *l, nib_training_node *node, size_t i)
+{
+    node->adds = reads_weight(l, node->weight, i + 1, l->graph->node_count);
+    node->partial = reads_weight(l, node->weight, 0, i);
+}
+
 static void pack_input(lister *l, size_t i, void (*put)(lister *, const nib_training_node *))
 {
     const nib_graph_node *linear = node_at(l, i);
@@ -146,7 +161,8 @@ static void pack_input(lister *l, size_t i, void (*put)(lister *, const nib_trai
     node.in[0] = l->now[linear->in[0]];
     set_order(l, &node, 1, i);
     node.out[0] = add_value(l, NIB_TRAINING_PACKED, l->graph->values[linear->in[0]].columns);
-    l->packed[linear->weight] = node.out[0];
+    set_uses(l, &node, i);
+    l->packed[i] = node.out[0];
     put(l, &node);
 }
 
@@ -167,10 +183,11 @@ static void linear_gradient(lister *l, range nodes)
         void (*const put)(lister *, const nib_training_node *) =
             node_at(l, i)->op == NIB_OP_LINEAR ? postpone : add;
         nib_training_node node = node_of(l, NIB_OP_LINEAR_DW, i);
-        if (l->packed[node.weight] == NIB_NO_ID)
+        if (l->packed[i] == NIB_NO_ID)
             pack_input(l, i, put);
-        node.in[0] = l->sum[node_at(l, i)->out], node.in[1] = l->packed[node.weight];
+        node.in[0] = l->sum[node_at(l, i)->out], node.in[1] = l->packed[i];
         set_order(l, &node, 2, i);
+        set_uses(l, &node, i);
         put(l, &node);
     }
 }
@@ -250,6 +267,19 @@ static void conv_gradient(lister *l, range nodes)
     postpone(l, &dw);
     if (conv->biased)
         postpone_vector(l, nodes.first, dx.out[1], conv->weight + 1);
+}
+
+static void hidden_gradient(lister *l, range nodes)
+{
+    const nib_graph_node *hidden = node_at(l, nodes.first);
+    nib_training_node node = node_of(l, NIB_OP_HIDDEN, nodes.first);
+    node.inverse = true;
+    node.in[0] = l->sum[hidden->out];
+    for (int i = 0; i < 2; i++)
+        node.out[i] = add_like(l, hidden->in[i]);
+    add(l, &node);
+    for (int i = 0; i < 2; i++)
+        contribute(l, hidden->in[i], node.out[i]);
 }
 
 /* GATHER_DX adds the gradient to the sum so far. */
@@ -438,6 +468,7 @@ static const rule *rule_of(nib_op op)
         {NIB_OP_SSM_GATES, FIRST, false, false, ssm_gates_gradient},
         {NIB_OP_SSM, FIRST | SECOND, false, true, recurrence_gradient},
         {NIB_OP_GATHER, 0, true, false, gather_gradient},
+        {NIB_OP_HIDDEN, 0, true, false, hidden_gradient},
         {NIB_OP_SWIGLU, FIRST | SECOND, true, false, swiglu_gradient},
         {NIB_OP_ADD, 0, false, false, add_gradient},
         {NIB_OP_ROUTE, FIRST | OWN, false, false, route_gradient},
@@ -533,17 +564,27 @@ static void add_balance(lister *l)
     add(l, &node);
 }
 
-/* Adds the loss, which also gives the gradient of the logits. */
-static void add_loss(lister *l)
+/* Adds the loss of logits, which also gives their gradient. */
+static void add_loss(lister *l, size_t i)
 {
-    const size_t last = l->graph->node_count - 1;
-    const int logits = node_at(l, last)->out;
-    nib_training_node node = node_of(l, NIB_OP_XENT, last);
+    const int logits = node_at(l, i)->out;
+    nib_training_node node = node_of(l, NIB_OP_XENT, i);
     node.weight = NIB_NO_ID, node.heads = 0, node.of = NULL;
+    node.ahead = node_at(l, i)->ahead;
     node.in[0] = l->now[logits];
     node.out[0] = l->sum[logits] = add_like(l, logits);
     node.out[1] = add_rows(l, 1);
     add(l, &node);
+}
+
+/* Adds the loss of a draft head, if there is one, and last that of the model. */
+static void add_losses(lister *l)
+{
+    const size_t last = l->graph->node_count - 1;
+    for (size_t i = 0; i < last; i++)
+        if (node_at(l, i)->ahead && node_at(l, i)->op != NIB_OP_EMBED)
+            add_loss(l, i);
+    add_loss(l, last);
 }
 
 /* ---- recomputation ---- */
@@ -560,7 +601,7 @@ static void find_crossing(const lister *l, bool *crosses)
         }
 }
 
-/* Forgets values that the policy does not keep. */
+/* Forgets values that the policy does not keep, of those that one layer alone reads. */
 static void forget(lister *l, const bool *crosses)
 {
     for (size_t i = 0; i < l->graph->node_count; i++) {
@@ -569,7 +610,7 @@ static void forget(lister *l, const bool *crosses)
         if (node->layer < 0 || !drops)
             continue;
         l->extra[i] = NIB_NO_ID;
-        if (node->out >= 0 && !(full && crosses[node->out]))
+        if (node->out >= 0 && !crosses[node->out])
             l->now[node->out] = NIB_NO_ID;
     }
 }
@@ -590,7 +631,7 @@ static void want_extra(lister *l, size_t i)
 static int reads_of(const lister *l, size_t i)
 {
     const nib_graph_node *node = node_at(l, i);
-    const bool is_packed = is_linear(node->op) && l->packed[node->weight] != NIB_NO_ID,
+    const bool is_packed = is_linear(node->op) && l->packed[i] != NIB_NO_ID,
                is_factor = node->op == NIB_OP_SCALE && node->cap == 0,
                is_copy = node->op == NIB_OP_DISPATCH && !node->routing->on_input;
     return is_packed || is_factor || is_copy ? 0 : rule_of(node->op)->reads;
@@ -733,7 +774,7 @@ static bool allocate_lists(lister *l, bool **crosses, nib_arena *arena)
     l->now = allocate_ids(arena, g->value_count);
     l->sum = allocate_ids(arena, g->value_count);
     l->extra = allocate_ids(arena, g->node_count);
-    l->packed = allocate_ids(arena, g->weight_count);
+    l->packed = allocate_ids(arena, g->node_count);
     l->wanted = nib__arena_take(arena, g->node_count, sizeof *l->wanted);
     *crosses = nib__arena_take(arena, g->value_count, sizeof **crosses);
     return l->now && l->sum && l->extra && l->packed && l->wanted && *crosses;
@@ -745,7 +786,7 @@ static void list_all(lister *l, nib_training *out, bool *crosses)
     add_range(l, (range){0, l->graph->node_count}, true, l->checkpointing == NIB_AC_NONE);
     end_segment(l);
     add_balance(l);
-    add_loss(l);
+    add_losses(l);
     out->forward_end = l->nodes.count;
     if (l->checkpointing != NIB_AC_NONE)
         forget(l, crosses);

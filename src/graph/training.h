@@ -39,6 +39,8 @@ typedef struct nib_training_value {
  *   ATTN        q, state                -> out, log-sum [m][heads]
  *   CAST_T      x                       -> packed
  *   XENT        logits                  -> their gradient, loss [m]
+ *   HIDDEN      x, a hidden state       -> the columns of both
+ *   HIDDEN, inverse    dy               -> the gradients of both
  *   LINEAR_DX   dy                      -> dx
  *   LINEAR_DW   dy, packed                 the gradients of weight and bias
  *   NORM_DX     x, dy, sum so far       -> dx + sum, 1 / deviation [m][heads], mean [m][heads]
@@ -77,7 +79,12 @@ typedef struct nib_training_node {
     int weight;                    /* index in the graph; NIB_NO_ID: none */
     int64_t layer, heads;          /* as in nib_graph_node */
     const nib_graph_node *of;      /* node of this operation or gradient; NULL: ADD, XENT */
-    bool inverse;                  /* ROPE: rotate back */
+    bool inverse;                  /* ROPE: rotate back; HIDDEN: split */
+    bool ahead;                    /* XENT: of a draft head, whose targets are one token later */
+    /* LINEAR_DW, CAST_T of a weight that several linear layers have: their gradients are added from
+     * the last layer to the first */
+    bool adds;    /* to the gradient so far */
+    bool partial; /* another one adds to this gradient */
 } nib_training_node;
 
 typedef struct nib_training {

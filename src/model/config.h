@@ -159,10 +159,11 @@ typedef struct nib_config {
     int64_t ffn_multiple;
     bool draft_head; /* of a draft head alone, whose layer is called number draft_layer */
     int64_t draft_layer;
-    bool parallel;  /* attention and the MLP read one norm; only for families whose config
+    bool trains_head; /* in training: the model has a draft head, whose layer follows its own */
+    bool parallel;    /* attention and the MLP read one norm; only for families whose config
                        chooses */
-    bool quantized; /* has a quantization_config; checkpoint.c says what is stored */
-    nib_type dtype; /* torch_dtype; NONE if absent */
+    bool quantized;   /* has a quantization_config; checkpoint.c says what is stored */
+    nib_type dtype;   /* torch_dtype; NONE if absent */
     int32_t bos, eos[NIB_EOS_MAX];
     int eos_count; /* bos -1: none */
 } nib_config;
@@ -170,6 +171,12 @@ typedef struct nib_config {
 NIB_INLINE bool nib__config_has_rope(const nib_config *c, int64_t layer)
 {
     return !c->unrotated && (c->rope_layers == NULL || c->rope_layers[layer]);
+}
+
+/* Layers with the draft head's in training, the last one. */
+NIB_INLINE int64_t nib__config_trained_layers(const nib_config *c)
+{
+    return c->layers + (c->trains_head ? 1 : 0);
 }
 
 /* Whether a layer's MLP is a mixture of experts. */

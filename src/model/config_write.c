@@ -305,6 +305,8 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
                               (double)nib__config_rope_dims(&c) / (double)c.head_dim);
     nib__jsonw_pair_string(&w, "hidden_act", nib__family_act(family));
     put_family_keys(&w, &c);
+    if (c.trains_head && family->draft->count != NULL)
+        nib__jsonw_pair_int(&w, family->draft->count, 1);
     if (!always && family->biases != NIB_BIASES_OWN)
         nib__jsonw_pair_bool(&w, "attention_bias", c.qkv_bias);
     if (family->biases != NIB_BIASES_OWN && c.mlp_bias)

@@ -22,16 +22,18 @@ static const char layers_prefix[] = "model.layers.";
 static nib_status open_checkpoint(nib_network *net, const char *path, nib_err *err)
 {
     const nib_allocator *a = &net->engine->allocator;
-    return net->draft_head ? nib__checkpoint_open_draft(&net->checkpoint, path, a, err)
+    return net->reads_head ? nib__checkpoint_open_draft(&net->checkpoint, path, a, err)
                            : nib__checkpoint_open(&net->checkpoint, path, a, err);
 }
 
 /* Builds what config.json implies: the graph, and its matrices as float weights of torch_dtype. */
-static nib_status list_sites(nib_network *net, nib_err *err)
+static nib_status list_sites(nib_network *net, nib_network_use use, nib_err *err)
 {
     nib_config *c = &net->config;
     if (net->draft_head)
         NIB_TRY(nib__draft_config(c, net->path, err));
+    if (use == NIB_NETWORK_TRAINED)
+        NIB_TRY(nib__draft_train(c, net->path, err));
     NIB_TRY(nib__arch_build(&net->graph, c, &net->arena, &net->engine->allocator, err));
     net->site_count = net->graph.kind_count[NIB_WEIGHT_MATRIX];
     net->sites = nib__arena_take(&net->arena, net->site_count, sizeof *net->sites);
@@ -600,7 +602,7 @@ static nib_status open_meta(nib_network *net, const char *path, nib_network_use 
                          nib__escape_name(shown, sizeof shown, path, strlen(path)));
     NIB_TRY(nib__config_meta(&net->config, net->checkpoint, &net->notes, err));
     NIB_TRY(read_generation(net, net->directory, err));
-    NIB_TRY(list_sites(net, err));
+    NIB_TRY(list_sites(net, use, err));
     if (use != NIB_NETWORK_CONFIG && use != NIB_NETWORK_INSPECT)
         return check_sites(net, use, err);
     nib__checkpoint_close(net->checkpoint);
@@ -617,7 +619,7 @@ static nib_status read_described_config(nib_network *net, const char *config, bo
     const bool lenient = use == NIB_NETWORK_CONVERT || use == NIB_NETWORK_INSPECT;
     nib_status status = read_config(net, config, is_json, options, why);
     if (status == NIB_OK)
-        status = list_sites(net, why);
+        status = list_sites(net, use, why);
     if (status == NIB_OK)
         return NIB_OK;
     if (status != NIB_UNSUPPORTED || !lenient || is_json)
@@ -676,7 +678,7 @@ static nib_status open_gguf(nib_network *net, const char *path, nib_network_use 
     NIB_TRY(nib__generation_gguf(&net->generation, nib__checkpoint_gguf(net->checkpoint),
                                  &net->notes, err));
     nib__gguf_report_tokenizer(nib__checkpoint_gguf(net->checkpoint), &net->notes);
-    NIB_TRY(list_sites(net, err));
+    NIB_TRY(list_sites(net, use, err));
     if (use != NIB_NETWORK_CONFIG && use != NIB_NETWORK_INSPECT)
         return check_sites(net, use, err);
     if (use == NIB_NETWORK_CONFIG)
@@ -735,7 +737,8 @@ nib_status nib__network_open_with(nib_network *out, nib_engine *engine, const ch
 {
     *out = (nib_network){.engine = engine,
                          .inspected = use == NIB_NETWORK_INSPECT,
-                         .draft_head = use == NIB_NETWORK_DRAFT};
+                         .draft_head = use == NIB_NETWORK_DRAFT,
+                         .reads_head = use == NIB_NETWORK_DRAFT || use == NIB_NETWORK_TRAINED};
     nib__arena_init(&out->arena, &engine->allocator, 0);
     nib__ledger_init(&out->notes, &engine->allocator);
     nib_status status = open_parts(out, path, use, options, err);

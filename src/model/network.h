@@ -50,6 +50,7 @@ typedef struct nib_network {
     size_t site_count;
     bool tied;       /* the head uses the embedding's stored tensor */
     bool draft_head; /* of the model's draft head alone: config is of its one layer */
+    bool reads_head; /* draft heads of the checkpoint are read, too, or alone */
     bool training;   /* opened from a training config; plans are for training steps */
     bool inspected;  /* opened for inspection; weights are not checked against the config */
     bool unknown;    /* unsupported architecture; sites are the stored matrices */
@@ -60,6 +61,7 @@ typedef struct nib_network {
 typedef enum nib_network_use {
     NIB_NETWORK_RUN,     /* checks every weight against config.json */
     NIB_NETWORK_DRAFT,   /* the same of the draft head alone */
+    NIB_NETWORK_TRAINED, /* the same of the model with its draft head, as they train together */
     NIB_NETWORK_CONVERT, /* the same, but allows an unsupported architecture */
     NIB_NETWORK_CONFIG,  /* config.json alone */
     NIB_NETWORK_INSPECT, /* weights as stored; no sites without a config.json */

@@ -396,6 +396,8 @@ void nib__train_config_put(nib_jsonw *w, const nib_train_config *c)
     nib__jsonw_pair_string(w, "model.attn_mask_type", c->document_mask ? "block_causal" : "causal");
     nib__jsonw_pair_double(w, "model.load_balance_coeff", c->load_balance);
     nib__jsonw_pair_double(w, "model.router_aux_loss_coef", c->aux_loss);
+    if (c->draft_weight > 0)
+        nib__jsonw_pair_double(w, "model.draft_head.loss_weight", c->draft_weight);
     nib__jsonw_pair_string(w, "quantize", c->recipe);
     nib__jsonw_pair_bool(w, "quantize.wgrad_with_hp", c->wgrad_with_hp);
     nib__jsonw_pair_bool(w, "quantize.qat", c->qat);

@@ -29,10 +29,11 @@ typedef struct nib_train_config {
     /* Of a mixture of experts: the step of biases that only choose, of families that have them; and
      * the coefficient of the load-balancing loss, negative: as config.json says */
     double load_balance, aux_loss;
-    bool document_mask; /* attn_mask_type "block_causal": attention stays within a document */
-    const char *recipe; /* recipe from the quantize section or converters; NULL: none */
-    bool wgrad_with_hp; /* weight gradients of quantized layers in bf16 */
-    bool qat;           /* quantization-aware training for the recipe: float products see its
+    double draft_weight; /* of the draft head's loss; 0: the model trains without one */
+    bool document_mask;  /* attn_mask_type "block_causal": attention stays within a document */
+    const char *recipe;  /* recipe from the quantize section or converters; NULL: none */
+    bool wgrad_with_hp;  /* weight gradients of quantized layers in bf16 */
+    bool qat;            /* quantization-aware training for the recipe: float products see its
                            rounding */
     /* training */
     const char *dataset;     /* a text or .jsonl */

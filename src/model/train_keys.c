@@ -136,6 +136,10 @@ const nib_train_key nib__train_keys[] = {
          "coefficient of the load-balancing loss of the experts, of families that have one; "
          "default: config.json's, if its output_router_logits is true; DeepSeek's: its "
          "aux_loss_alpha"),
+    REAL("model.draft_head.loss_weight", OUT(draft_weight), 0, 1e3,
+         "weight of the draft head's loss (multi-token prediction), of families with such a head; "
+         "0: "
+         "it is not trained"),
     TEXT("model.tokenizer_path", NIB_KEY_READ, OUT(tokenizer),
          "tokenizer.json, its directory, or a GGUF"),
     TEXT("model.hf_assets_path", NIB_KEY_READ, OUT(tokenizer), NULL),
@@ -356,6 +360,7 @@ _Static_assert(COUNT(nib__train_keys) <= NIB_TRAIN_KEYS_MAX, "raise NIB_TRAIN_KE
 const char *const nib__train_sections[] = {
     "job",
     "model",
+    "model.draft_head",
     "mx",
     "float8",
     "quantize",

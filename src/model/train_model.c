@@ -324,6 +324,8 @@ nib_status nib__train_model(nib_config *out, const nib_train_reader *r, nib_err 
         nib__family_of(out)->complete(out);
     out->dtype = d->out.dtype; /* type of products */
     nib__train_note_balance(r, out);
+    if (d->out.draft_weight > 0)
+        NIB_TRY(nib__draft_train(out, r->source->name, err));
     if (d->out.sequence > out->context)
         return nib__fail(err, NIB_BAD_INPUT,
                          "%s: training.seq_len %" PRId64 " is over the model's limit of %" PRId64

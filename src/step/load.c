@@ -10,7 +10,7 @@ nib_status nib__load_list(nib_load *out, const nib_network *net, uint64_t at, ni
                           nib_err *err)
 {
     const nib_graph *g = &net->graph;
-    const size_t layers = (size_t)net->config.layers;
+    const size_t layers = (size_t)nib__config_trained_layers(&net->config);
     *out = (nib_load){.at = at,
                       .mixture = nib__arena_take(arena, layers, sizeof *out->mixture),
                       .route = nib__arena_take(arena, layers, sizeof *out->route)};

@@ -112,8 +112,9 @@ static nib_status check_sizes(const nib_step *s, nib_err *err)
             (double)(nib__max(c->head_dim, c->global_head_dim) + c->latent.rank) +
         (double)c->moe.top_k * ((double)c->width + (double)c->moe.ffn) + (double)c->moe.experts +
         (c->conv_layers != NULL ? 3 * (double)nib__config_conv_channels(c) : 0);
-    const double batch = (double)s->m * ((double)(c->layers + 1) * 64 * channels +
-                                         16 * (double)nib__network_head(s->net)->n),
+    const double layers = (double)nib__config_trained_layers(c) + 1,
+                 batch = (double)s->m *
+                         (layers * 64 * channels + 16 * (double)nib__network_head(s->net)->n),
                  weights = (double)s->params->total * 8;
     if ((batch + weights) * sizeof(float) < 0x1p62)
         return NIB_OK;
@@ -135,7 +136,7 @@ nib_status nib__step_reserve(nib_step *s, int64_t documents, int64_t blocks, nib
     s->documents = nib__max(documents, s->documents);
     s->cache_blocks = nib__max(blocks, s->cache_blocks);
     s->cache_side = 0;
-    for (int64_t i = 0; i < s->net->config.layers; i++) {
+    for (int64_t i = 0; i < nib__config_trained_layers(&s->net->config); i++) {
         const nib_cache cache = nib__step_cache(s, i);
         s->cache_side = larger(s->cache_side, (uint64_t)(s->cache_blocks * cache.block_bytes));
     }
@@ -219,7 +220,7 @@ static nib_status allocate_positions(nib_step *s, nib_err *err)
     const nib_config *c = &s->net->config;
     s->rope_size = nib__rope_size(c, s->options.length);
     s->rope_bytes = s->rope_size * (uint64_t)nib__config_ropes(c) * sizeof *s->rope;
-    s->position_bytes = m * (sizeof *s->sequence + sizeof *s->position);
+    s->position_bytes = m * (c->trains_head ? 4 : 2) * sizeof *s->sequence;
     char *rope = NULL, *positions = NULL;
     const bool ok = allocate(s, &rope, s->rope_bytes) && allocate(s, &positions, s->position_bytes);
     s->rope = (float *)(void *)rope;
@@ -229,6 +230,8 @@ static nib_status allocate_positions(nib_step *s, nib_err *err)
     if (s->options.sizes_only)
         return NIB_OK;
     s->position = s->sequence + m;
+    if (c->trains_head)
+        s->ids_ahead = s->position + m, s->targets_ahead = s->ids_ahead + m;
     for (int i = 0; i < nib__config_ropes(c); i++)
         nib__rope_table(s->rope + (uint64_t)i * s->rope_size, c, i, s->options.length, 0,
                         s->options.length);

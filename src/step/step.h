@@ -38,7 +38,8 @@ typedef struct nib_train_node {
     size_t param;             /* the parameter read, or whose gradient is written; SIZE_MAX: none */
     int64_t columns;          /* values per token */
     int64_t rows;             /* per token: heads, or 1 */
-    bool inverse;             /* ROPE: rotate backwards */
+    bool inverse;             /* ROPE: rotate backwards; HIDDEN: split */
+    bool ahead, adds;         /* as in nib_training_node */
     const nib_graph_node *of; /* the graph node, as in training.h */
     int in[NIB_TRAINING_INPUTS], out[NIB_TRAINING_OUTPUTS];
 } nib_train_node;
@@ -70,6 +71,12 @@ typedef struct nib_step_loss {
     void *ctx;
 } nib_step_loss;
 
+/* The losses of a micro-batch, in nats. */
+typedef struct nib_losses {
+    double text;  /* the sum over targets */
+    double draft; /* of the draft head, the mean over its targets; 0: it has none */
+} nib_losses;
+
 typedef struct nib_step_options {
     int64_t batch, length; /* sequences of a micro-batch, tokens of each */
     nib_ac checkpointing;
@@ -92,10 +99,11 @@ typedef struct nib_step_watch {
 
 /* Memory that a side has once, beside its buffers. */
 typedef enum nib_step_region {
-    NIB_REGION_INPUT,    /* the x side of a product, encoded */
-    NIB_REGION_AMAX,     /* partial maxima, then the maximum */
-    NIB_REGION_WEIGHT,   /* device: a weight or its gradient in transfer, f32 [n][k] */
-    NIB_REGION_STATE,    /* CPU: of a layer that runs, as the rows of its operations have it */
+    NIB_REGION_INPUT,  /* the x side of a product, encoded */
+    NIB_REGION_AMAX,   /* partial maxima, then the maximum */
+    NIB_REGION_WEIGHT, /* f32 [n][k]. Device: a weight or its gradient in transfer. CPU: a gradient
+                            that is added to another one of its weight */
+    NIB_REGION_STATE,  /* CPU: of a layer that runs, as the rows of its operations have it */
     NIB_REGION_OBSERVED, /* CPU: a device buffer read by nib__step_read_buffer, f32 [m][columns] */
     NIB_REGIONS
 } nib_step_region;
@@ -186,13 +194,14 @@ typedef struct nib_step {
     size_t count, forward_end; /* forward, then backward operations */
     nib_step_buffer *buffers;
     size_t buffer_count;
-    int loss; /* buffer [m] */
+    int loss, draft_loss; /* buffers [m]; NIB_NO_ID: the model has no draft head */
     nib_step_side sides[NIB_SIDE_COUNT];
     nib_workers workers; /* with the device; NULL: the plan has none */
     /* [site_count], on the side where the layer's products run: its weight in the layouts of their
      * rows, and its bias; filled by nib__step_cast */
     char *(*packed)[NIB_PACKED_COUNT];
-    int *inputs; /* [site_count] buffer of the packed input; layers of one form share it */
+    int *inputs; /* [site_count] buffer of the packed input; layers of one form share it. NIB_NO_ID:
+                    the site's products run twice, and each has its own */
     nib_refusal refusal;
     /* quantization-aware training */
     nib_step_fake *fake; /* [site_count]; NULL: no layer is quantized */
@@ -207,10 +216,13 @@ typedef struct nib_step {
     float *ones;         /* the weight of norms without one, as long as the widest of them */
     /* of the current batch */
     int32_t *sequence, *position; /* [m] */
+    /* of the draft head: the token after each, and what it predicts there; NULL: none */
+    int32_t *ids_ahead, *targets_ahead; /* [m] */
+    int64_t drafts;                     /* targets of the draft head */
     /* of layers with a state, which documents use in turn; NULL: the model has none */
     int32_t *zeros, *slots;      /* [m] zeros, and the index of each row */
     nib_matrix_run *runs;        /* [m] the documents */
-    uint64_t position_bytes;     /* bytes of sequence and position */
+    uint64_t position_bytes;     /* bytes of sequence, position and those of the draft head */
     int32_t *tables;             /* [documents][table_ld] */
     int64_t documents, table_ld; /* capacity of tables */
     uint64_t table_bytes;
@@ -244,12 +256,12 @@ void nib__step_close(nib_step *step);
 
 /* Casts and packs the weights [params.total]. Call it after each change of the weights. */
 nib_status nib__step_cast(nib_step *step, const float *weights, nib_err *err);
-/* Runs the batch. *loss: the sum over targets in nats. gradients [nib__load_block]: overwritten
- * with those of `scale` times that sum, and of the load-balancing loss of this micro-batch times
- * its coefficient, `scale` and the number of tokens; then the load of the experts. NULL computes
- * only the loss. */
+/* Runs the batch. gradients [nib__load_block]: overwritten with those of `scale` times the loss of
+ * the text, and of the load-balancing loss and the draft head's loss of this micro-batch, each
+ * times its coefficient, `scale` and the number of tokens; then the load of the experts. NULL
+ * computes only the losses. */
 nib_status nib__step_run(nib_step *step, const float *weights, const nib_micro_batch *batch,
-                         float scale, float *gradients, double *loss, nib_err *err);
+                         float scale, float *gradients, nib_losses *losses, nib_err *err);
 
 /* The f32 rows of a buffer, copied from the device if needed. Valid until the next call, or until
  * an operation overwrites the buffer. */

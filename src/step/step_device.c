@@ -41,8 +41,9 @@ static nib_status allocate_block(nib_step *s, nib_err *err)
 static nib_status allocate_site(nib_step *s, size_t site, nib_err *err)
 {
     const nib_product *dw = &s->products[site][NIB_PRODUCT_DW];
-    nib_step_buffer *input = &s->buffers[s->inputs[site]];
-    const bool keeps = nib__step_keeps_all_inputs(s) && input->beside_weight == NULL;
+    nib_step_buffer *input = s->inputs[site] >= 0 ? &s->buffers[s->inputs[site]] : NULL;
+    const bool keeps =
+        nib__step_keeps_all_inputs(s) && input != NULL && input->beside_weight == NULL;
     uint64_t at[NIB_PACKED_COUNT];
     const uint64_t packed = nib__step_packed_bytes(s, site, at),
                    bytes = packed + (keeps ? nib__cast_bytes(dw->row, &dw->shape) : 0);

@@ -12,7 +12,8 @@ typedef struct nib_step_value {
     nib_training_kind kind;
     int64_t columns; /* f32 [m][columns]; 0: not f32 rows */
     uint64_t bytes;  /* of values that are not f32 rows */
-    uint8_t held;    /* bit set: the sides that hold it so far */
+    bool in_block; /* a packed input in the shared block of its side, though all inputs are kept */
+    uint8_t held;  /* bit set: the sides that hold it so far */
 } nib_step_value;
 
 typedef struct nib_step_list {
@@ -23,6 +24,7 @@ typedef struct nib_step_list {
     size_t count, capacity, value_count, value_capacity;
     size_t forward_end; /* length of the forward pass */
     int loss;           /* the value of the loss */
+    int draft_loss;     /* that of the draft head's; NIB_NO_ID: none */
 } nib_step_list;
 
 /* *out: the id of the value. */

@@ -16,11 +16,12 @@ typedef struct lowering {
     /* the value that the last forward quantizer encoded, and for which site; NIB_NO_ID: none */
     int formed;
     size_t formed_site;
-    /* quantization-aware training: per value, its quantized and dequantized copy, and for which
-     * site */
+    /* quantization-aware training: per value, its quantized and dequantized copy, for which site,
+     * and the copy's mask */
     int *rounded;
     size_t *rounded_site;
-    int *mask; /* [site_count] */
+    int *mask;
+    int *node_mask; /* per node of the graph: the mask of the input that its products read */
 } lowering;
 
 static const nib_graph *graph_of(const lowering *l) { return &l->s->net->graph; }
@@ -38,7 +39,9 @@ static nib_train_node node_of(const nib_training_node *from, nib_op op)
                            .layer = from->layer,
                            .rows = 1,
                            .of = from->of,
-                           .inverse = from->inverse};
+                           .inverse = from->inverse,
+                           .ahead = from->ahead,
+                           .adds = from->adds};
     for (int i = 0; i < NIB_TRAINING_INPUTS; i++)
         node.in[i] = NIB_NO_ID;
     for (int i = 0; i < NIB_TRAINING_OUTPUTS; i++)
@@ -57,7 +60,8 @@ static nib_train_node copy_node(const nib_training_node *from)
 
 static nib_status append(lowering *l, nib_train_node node)
 {
-    const bool needs_row = node.op != NIB_OP_FAKE_DX && node.op != NIB_OP_FAKE_DW;
+    const bool needs_row =
+        node.op != NIB_OP_FAKE_DX && node.op != NIB_OP_FAKE_DW && node.op != NIB_OP_HIDDEN;
     if (node.row == NULL && needs_row)
         return nib__fail(l->err, NIB_NOT_AS_ASKED, "no kernel runs the operation %s on %s",
                          nib__op_names[node.op], nib__plan_host(l->s->plan)->name);
@@ -177,6 +181,11 @@ static nib_status add_amax(lowering *l, const nib_training_node *from, bool x_si
     return NIB_OK;
 }
 
+static int *node_mask(const lowering *l, const nib_training_node *from)
+{
+    return &l->node_mask[from->of - graph_of(l)->nodes];
+}
+
 /* Sets *value to what the layer's products read: the value itself, or its quantized and dequantized
  * copy, with the mask for dx. */
 static nib_status fake_quantize_input(lowering *l, const nib_training_node *from, int *value)
@@ -200,10 +209,10 @@ static nib_status fake_quantize_input(lowering *l, const nib_training_node *from
         NIB_TRY(append(l, node));
         l->rounded[x] = node.out[0];
         l->rounded_site[x] = site;
-        l->mask[site] = node.out[1];
+        l->mask[x] = node.out[1];
         l->formed = NIB_NO_ID; /* quantizing overwrote that region */
     }
-    l->mask[site] = l->mask[l->rounded_site[x]];
+    *node_mask(l, from) = l->mask[x];
     *value = l->rounded[x];
     return NIB_OK;
 }
@@ -267,6 +276,7 @@ static nib_status lower_packed(lowering *l, const nib_training_node *from)
     node.row = p->cast, node.site = site, node.product = NIB_PRODUCT_DW;
     node.in[0] = x;
     node.columns = p->shape.n;
+    l->list.values[from->out[0]].in_block = from->adds || from->partial;
     l->list.values[from->out[0]].bytes = of_experts(from)
                                              ? nib__step_experts_packed_bytes(l->s, from->of)
                                              : nib__cast_bytes(p->row, &p->shape);
@@ -283,7 +293,7 @@ static nib_status lower_dx(lowering *l, const nib_training_node *from)
     if (rounded_input(l, from) == NULL)
         return NIB_OK;
     clipped.site = site;
-    clipped.in[0] = clipped.out[0] = from->out[0], clipped.in[1] = l->mask[site];
+    clipped.in[0] = clipped.out[0] = from->out[0], clipped.in[1] = *node_mask(l, from);
     clipped.in[2] = order_of(from);
     clipped.columns = l->list.values[from->out[0]].columns;
     return append(l, clipped);
@@ -316,7 +326,7 @@ static nib_status lower_dw(lowering *l, const nib_training_node *from)
     dw.in[1] = l->packed[from->in[1]];
     NIB_TRY(add_quant(l, from, NIB_PRODUCT_DW, from->in[0]));
     NIB_TRY(add_product(l, &dw, NIB_PRODUCT_DW, from->in[0]));
-    if (is_rounded) {
+    if (is_rounded && !from->partial) { /* of the whole gradient */
         nib_train_node node = node_of(from, NIB_OP_FAKE_DW);
         node.site = site;
         node.param = l->s->params->weight[site];
@@ -398,6 +408,8 @@ static nib_status lower_all(lowering *l)
         if (i == from->forward_end) {
             l->list.forward_end = l->list.count;
             l->list.loss = from->nodes[i - 1].out[1];
+            if (i > 1 && from->nodes[i - 2].op == NIB_OP_XENT)
+                l->list.draft_loss = from->nodes[i - 2].out[1];
             if (!nib__step_keeps_all_inputs(l->s))
                 clear_rounded(l);
         }
@@ -411,7 +423,7 @@ static void set_input_buffers(nib_step *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->nodes[i].op == NIB_OP_LINEAR_DW)
-            s->inputs[s->nodes[i].site] = s->nodes[i].in[1];
+            s->inputs[s->nodes[i].site] = s->nodes[i].adds ? NIB_NO_ID : s->nodes[i].in[1];
 }
 
 static nib_status open_lowering(lowering *l)
@@ -427,9 +439,10 @@ static nib_status open_lowering(lowering *l)
     l->packed = nib__arena_take(&s->arena, values, sizeof *l->packed);
     l->rounded = nib__arena_take(&s->arena, values, sizeof *l->rounded);
     l->rounded_site = nib__arena_take(&s->arena, values, sizeof *l->rounded_site);
-    l->mask = nib__arena_take(&s->arena, sites, sizeof *l->mask);
+    l->mask = nib__arena_take(&s->arena, values, sizeof *l->mask);
+    l->node_mask = nib__arena_take(&s->arena, graph_of(l)->node_count, sizeof *l->node_mask);
     if (!s->products || !s->packed || !s->inputs || !l->packed || !l->rounded || !l->rounded_site ||
-        !l->mask)
+        !l->mask || !l->node_mask)
         return nib__fail_memory(l->err, sites * sizeof *s->products, "the list of operations");
     for (size_t i = 1; i < sites; i++)
         for (int p = 0; p < NIB_PRODUCTS; p++)
@@ -443,7 +456,7 @@ static nib_status open_lowering(lowering *l)
 nib_status nib__step_lower(nib_step *s, nib_err *err)
 {
     lowering l = {.s = s,
-                  .list = {.step = s, .allocator = &s->engine->allocator},
+                  .list = {.step = s, .allocator = &s->engine->allocator, .draft_loss = NIB_NO_ID},
                   .err = err,
                   .formed = NIB_NO_ID};
     nib_status status = open_lowering(&l);

@@ -115,7 +115,10 @@ static void find_last(placement *p)
             if (n->out[j] >= 0)
                 p->last[index_of(n->out[j], n->side)] = i;
     }
-    p->last[index_of(p->list->loss, NIB_SIDE_CPU)] = p->list->count; /* read after the list ends */
+    /* read after the list ends */
+    p->last[index_of(p->list->loss, NIB_SIDE_CPU)] = p->list->count;
+    if (p->list->draft_loss != NIB_NO_ID)
+        p->last[index_of(p->list->draft_loss, NIB_SIDE_CPU)] = p->list->count;
 }
 
 static uint64_t bytes_of(const placement *p, const nib_step_value *v)
@@ -158,7 +161,7 @@ static nib_status acquire_slot(placement *p, int side, const nib_step_value *v, 
 /* On a device, inputs that are all kept are allocated with their weights, layer by layer. */
 static bool is_beside_weight(const placement *p, int side, const nib_step_value *v)
 {
-    return side == NIB_SIDE_GPU && v->kind == NIB_TRAINING_PACKED &&
+    return side == NIB_SIDE_GPU && v->kind == NIB_TRAINING_PACKED && !v->in_block &&
            nib__step_keeps_all_inputs(p->step);
 }
 
@@ -285,13 +288,23 @@ static nib_status open_placement(placement *p, nib_err *err)
     return NIB_OK;
 }
 
+/* The buffer of a loss, which is read after the list ends; NIB_NO_ID: there is no such loss. */
+static int keep_loss(placement *p, int value)
+{
+    if (value == NIB_NO_ID)
+        return NIB_NO_ID;
+    const int buffer = p->buffer_of[index_of(value, NIB_SIDE_CPU)];
+    p->buffers[buffer].last[0] = p->buffers[buffer].last[1] = p->list->count;
+    return buffer;
+}
+
 static nib_status assign_all(placement *p, nib_err *err)
 {
     NIB_TRY(open_placement(p, err));
     for (size_t i = 0; i < p->list->count; i++)
         NIB_TRY(assign_node(p, i, err));
-    p->step->loss = p->buffer_of[index_of(p->list->loss, NIB_SIDE_CPU)];
-    p->buffers[p->step->loss].last[0] = p->buffers[p->step->loss].last[1] = p->list->count;
+    p->step->loss = keep_loss(p, p->list->loss);
+    p->step->draft_loss = keep_loss(p, p->list->draft_loss);
     return NIB_OK;
 }
 
@@ -342,7 +355,11 @@ static void size_site(nib_step *s, size_t site)
 
 void nib__step_size_regions(nib_step *s)
 {
-    s->sides[NIB_SIDE_CPU].region_bytes[NIB_REGION_STATE] = nib__step_state_bytes(s);
+    const nib_site *head = nib__network_head(s->net);
+    uint64_t *here = s->sides[NIB_SIDE_CPU].region_bytes;
+    here[NIB_REGION_STATE] = nib__step_state_bytes(s);
+    if (s->net->config.trains_head) /* of the output layer, which has two gradients */
+        here[NIB_REGION_WEIGHT] = (uint64_t)(head->n * head->k) * sizeof(float);
     for (size_t i = 1; i < s->net->site_count; i++)
         size_site(s, i);
 }

@@ -89,6 +89,23 @@ static const float *bias_of(const nib_step *s, const nib_train_node *n)
     return (const float *)(const void *)s->packed[n->site][NIB_PACKED_BIAS];
 }
 
+static float *weight_region(const nib_step *s, int side)
+{
+    return (float *)(void *)nib__step_region(s, side, NIB_REGION_WEIGHT);
+}
+
+/* Adds a second gradient of a weight to the first. */
+static void add_gradient(const nib_step *s, const nib_param *w, const float *x)
+{
+    const nib_add a = {.x = x,
+                       .y = s->gradients + w->at,
+                       .m = w->rows,
+                       .width = w->columns,
+                       .ldx = w->columns,
+                       .ldy = w->columns};
+    nib__step_run_parts(s, nib__plan_operation(s->plan, NIB_OP_ADD)->row, &a, a.m, 1);
+}
+
 static nib_status run_product(nib_step *s, const nib_train_node *n, nib_err *err)
 {
     const nib_product *p = &s->products[n->site][n->product];
@@ -98,14 +115,17 @@ static nib_status run_product(nib_step *s, const nib_train_node *n, nib_err *err
                                 rows_of(s, n->out[0]), nib__step_ld(s, n->out[0]), err);
     const nib_param *w = &s->params->items[n->param];
     const bool on_host = n->side == NIB_SIDE_CPU;
-    float *to = on_host ? s->gradients + w->at
-                        : (float *)(void *)nib__step_region(s, n->side, NIB_REGION_WEIGHT);
+    float *const own = n->adds ? weight_region(s, NIB_SIDE_CPU) : s->gradients + w->at,
+                 *to = on_host ? own : weight_region(s, n->side);
     NIB_TRY(
         nib__product_run(p, &s->workers, &x, nib__step_at(s, n->in[1]), NULL, to, p->shape.n, err));
-    return on_host || s->workers.refused != NULL
-               ? NIB_OK
-               : nib__gpu_read(s->workers.gpu, s->gradients + w->at, to,
-                               nib__param_size(w) * sizeof(float), err);
+    if (s->workers.refused != NULL)
+        return NIB_OK;
+    if (!on_host)
+        NIB_TRY(nib__gpu_read(s->workers.gpu, own, to, nib__param_size(w) * sizeof(float), err));
+    if (n->adds)
+        add_gradient(s, w, own);
+    return NIB_OK;
 }
 
 static nib_status run_quant(nib_step *s, const nib_train_node *n, nib_err *err)

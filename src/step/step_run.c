@@ -113,6 +113,11 @@ static void run_fake_dw(nib_step *s, const nib_train_node *n)
     nib__step_fake_dw(s, n->site, weight_of(s, n), gradient_of(s, n));
 }
 
+static const int32_t *ids_of(const nib_step *s, const nib_train_node *n)
+{
+    return n->of->ahead ? s->ids_ahead : s->batch->ids;
+}
+
 static void run_embed(nib_step *s, const nib_train_node *n)
 {
     const nib_param *p = &s->params->items[n->param];
@@ -122,7 +127,7 @@ static void run_embed(nib_step *s, const nib_train_node *n)
                               .layout = NIB_LAYOUT_FLOAT,
                               .codes = weight_of(s, n)};
     const nib_embed a = {
-        .table = &table, .ids = s->batch->ids, .out = rows(s, n->out[0]), .m = s->m};
+        .table = &table, .ids = ids_of(s, n), .out = rows(s, n->out[0]), .m = s->m};
     run_tokens(s, n, &a, 1);
 }
 
@@ -347,6 +352,20 @@ static void run_gather_dx(nib_step *s, const nib_train_node *n)
     run_tokens(s, n, &a, 1);
 }
 
+/* Joins two rows of each token, or splits the gradient of both. */
+static void run_hidden(nib_step *s, const nib_train_node *n)
+{
+    const int joined = n->inverse ? n->in[0] : n->out[0];
+    const int *const halves = n->inverse ? n->out : n->in;
+    for (int half = 0, at = 0; half < 2; at += (int)ld(s, halves[half]), half++)
+        for (int64_t i = 0; i < s->m; i++) {
+            float *both = rows(s, joined) + i * ld(s, joined) + at,
+                  *one = rows(s, halves[half]) + i * ld(s, halves[half]);
+            memcpy(n->inverse ? one : both, n->inverse ? both : one,
+                   (size_t)ld(s, halves[half]) * sizeof *one);
+        }
+}
+
 static void run_add(nib_step *s, const nib_train_node *n)
 {
     const nib_add a = {.x = rows(s, n->in[0]),
@@ -440,7 +459,7 @@ static void run_bias_dw(nib_step *s, const nib_train_node *n)
 
 static void run_embed_dw(nib_step *s, const nib_train_node *n)
 {
-    const nib_embed_dw a = {.ids = s->batch->ids,
+    const nib_embed_dw a = {.ids = ids_of(s, n),
                             .dx = rows(s, n->in[0]),
                             .d = gradient_of(s, n),
                             .m = s->m,
@@ -474,6 +493,13 @@ static void run_own_loss(nib_step *s, const nib_train_node *n)
         nib__pool_run(s->engine->pool, s->m, 1, false, job_own_loss, &l);
 }
 
+/* Of the sum over the draft head's targets, so that its mean counts as that of the text does. */
+static float draft_scale(const nib_step *s)
+{
+    const double each = (double)s->m / (double)nib__max(s->drafts, 1);
+    return (float)(s->net->train.draft_weight * each * (double)s->scale);
+}
+
 static void run_xent(nib_step *s, const nib_train_node *n)
 {
     if (s->options.loss.of_token != NULL) {
@@ -481,12 +507,12 @@ static void run_xent(nib_step *s, const nib_train_node *n)
         return;
     }
     const nib_xent a = {.x = rows(s, n->out[0]),
-                        .target = s->batch->targets,
+                        .target = n->ahead ? s->targets_ahead : s->batch->targets,
                         .loss = rows(s, n->out[1]),
                         .m = s->m,
                         .vocab = n->columns,
                         .ldx = ld(s, n->out[0]),
-                        .scale = s->scale,
+                        .scale = n->ahead ? draft_scale(s) : s->scale,
                         .gradient = s->gradients != NULL};
     run_tokens(s, n, &a, 1);
 }
@@ -515,6 +541,7 @@ nib_status nib__step_node(nib_step *s, const nib_train_node *n, nib_err *err)
         [NIB_OP_EMBED_DW] = run_embed_dw,
         [NIB_OP_SINKS_DW] = run_sinks_dw,
         [NIB_OP_GATHER] = run_gather,
+        [NIB_OP_HIDDEN] = run_hidden,
         [NIB_OP_GATHER_DX] = run_gather_dx,
         [NIB_OP_DELTA_GATES] = nib__step_delta_gates,
         [NIB_OP_DELTA_GATES_DX] = nib__step_delta_gates_dx,
@@ -557,16 +584,30 @@ nib_status nib__step_reserve_batch(nib_step *s, const nib_micro_batch *b, nib_er
     return nib__step_reserve(s, b->documents, blocks, err);
 }
 
+/* What the draft head reads and predicts at a token: the one after it, and the one after that, if
+ * the document goes on. The last token of a document, which no other reads there, stands for the
+ * next. */
+static void look_ahead(nib_step *s, const nib_micro_batch *b, int32_t i, int32_t end)
+{
+    const bool last = i + 1 == end;
+    s->ids_ahead[i] = b->ids[last ? i : i + 1];
+    s->targets_ahead[i] = last ? -1 : b->targets[i + 1];
+    s->drafts += s->targets_ahead[i] >= 0;
+}
+
 /* Sets the document and position of each token and the cache blocks of each document. */
 static nib_status place_documents(nib_step *s, const nib_micro_batch *b, nib_err *err)
 {
     NIB_TRY(nib__step_reserve_batch(s, b, err));
     int32_t next = 0;
+    s->drafts = 0;
     for (int64_t d = 0; d < b->documents; d++) {
         const int32_t first = b->start[d];
         for (int32_t i = first; i < b->start[d + 1]; i++) {
             s->sequence[i] = (int32_t)d;
             s->position[i] = i - first;
+            if (s->ids_ahead != NULL)
+                look_ahead(s, b, i, b->start[d + 1]);
             if (s->position[i] % NIB_CACHE_BLOCK == 0)
                 s->tables[d * s->table_ld + s->position[i] / NIB_CACHE_BLOCK] = next++;
         }
@@ -574,9 +615,9 @@ static nib_status place_documents(nib_step *s, const nib_micro_batch *b, nib_err
     return NIB_OK;
 }
 
-static double sum_losses(const nib_step *s)
+static double sum_loss(const nib_step *s, int buffer)
 {
-    const float *loss = rows(s, s->loss);
+    const float *loss = rows(s, buffer);
     double sum = 0;
     for (int64_t i = 0; i < s->m; i++)
         sum += (double)loss[i];
@@ -615,7 +656,7 @@ static nib_status run_alone(nib_step *s, size_t at, nib_err *err)
 }
 
 nib_status nib__step_run(nib_step *s, const float *weights, const nib_micro_batch *batch,
-                         float scale, float *gradients, double *loss, nib_err *err)
+                         float scale, float *gradients, nib_losses *losses, nib_err *err)
 {
     NIB_TRY(place_documents(s, batch, err));
     s->batch = batch;
@@ -636,6 +677,8 @@ nib_status nib__step_run(nib_step *s, const float *weights, const nib_micro_batc
     }
     if (s->workers.gpu)
         NIB_TRY(nib__gpu_finish(s->workers.gpu, err));
-    *loss = sum_losses(s);
+    *losses = (nib_losses){.text = sum_loss(s, s->loss)};
+    if (s->drafts > 0)
+        losses->draft = sum_loss(s, s->draft_loss) / (double)s->drafts;
     return NIB_OK;
 }

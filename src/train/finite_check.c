@@ -87,10 +87,11 @@ static void describe_node(char out[256], const search *f)
     else if (n->op == NIB_OP_EMBED)
         snprintf(out, 256, "the output of %s", f->trainer->model->net.sites[0].name);
     else if (n->op == NIB_OP_XENT)
-        snprintf(out, 256, "the loss itself");
+        snprintf(out, 256, "the loss itself%s", n->ahead ? " of the draft head" : "");
     else
         snprintf(out, 256, "%s of %s in layer %" PRId64, side,
                  n->op == NIB_OP_ROPE                               ? "rotary positions"
+                 : n->op == NIB_OP_HIDDEN                           ? "the draft head's input"
                  : n->op == NIB_OP_ATTN || n->op == NIB_OP_ATTN_DX  ? "attention"
                  : n->of != NULL && n->of->op == NIB_OP_SHORT_CONV  ? "the short convolution"
                  : n->of != NULL && n->of->op == NIB_OP_GATED_DELTA ? "the gated delta rule"
@@ -119,14 +120,14 @@ static nib_status search_step(search *f, nib_trainer *t, const nib_data_position
     NIB_TRY(nib__data_skip(&t->data, first * t->config->batch, err));
     for (int64_t i = first; i < end && !f->node; i++) {
         nib_micro_batch batch;
-        double loss;
+        nib_losses losses;
         float *gradient = NULL;
         *micro_batch = i;
         NIB_TRY(nib__trainer_batch(t, &t->data, &batch, err));
         if (!forward)
             NIB_TRY(nib__tree_block(&t->tree, &gradient, err));
         const nib_status ran =
-            nib__step_run(&t->step, t->weights, &batch, scale, gradient, &loss, err);
+            nib__step_run(&t->step, t->weights, &batch, scale, gradient, &losses, err);
         if (gradient)
             nib__tree_release_block(&t->tree, gradient);
         NIB_TRY(ran);
@@ -171,7 +172,8 @@ static const char *what_of(double value)
 static nib_status fail_first_bad(nib_trainer *t, const nib_step_report *r, const nib_evidence *e,
                                  size_t weight, nib_err *err)
 {
-    const bool forward = !isfinite(r->loss);
+    const bool draft = isfinite(r->loss) && !isfinite(r->draft_loss),
+               forward = !isfinite(r->loss) || draft;
     const nib_data_position end = t->data.position;
     const nib_step_watch *const before = t->step.watch;
     search f = {.trainer = t};
@@ -190,11 +192,17 @@ static nib_status fail_first_bad(nib_trainer *t, const nib_step_report *r, const
     if (f.channel >= 0)
         snprintf(place, sizeof place, " at token %" PRId64 ", channel %" PRId64, f.token,
                  f.channel);
-    return nib__fail(
-        err, NIB_CHECK_FAILED,
-        "step %" PRId64 ": the %s is %s: first in micro-batch %" PRId64 ", where %s is %s%s; %s",
-        r->step, forward ? "loss" : "gradient norm", what_of(forward ? r->loss : r->norm),
-        micro_batch, node, what_of((double)f.value), place, weights);
+    return nib__fail(err, NIB_CHECK_FAILED,
+                     "step %" PRId64 ": the %s is %s: first in micro-batch %" PRId64
+                     ", where %s is %s%s; %s",
+                     r->step,
+                     draft     ? "draft head's loss"
+                     : forward ? "loss"
+                               : "gradient norm",
+                     what_of(draft     ? r->draft_loss
+                             : forward ? r->loss
+                                       : r->norm),
+                     micro_batch, node, what_of((double)f.value), place, weights);
 }
 
 static nib_status fail_not_finite(nib_trainer *t, const nib_step_report *r, const nib_evidence *e,
@@ -240,7 +248,7 @@ static nib_status fail_spike(nib_trainer *t, const nib_step_report *r, const nib
 
 nib_status nib__check_step(nib_trainer *t, nib_step_report *r, const nib_evidence *e, nib_err *err)
 {
-    const bool finite = isfinite(r->loss) && isfinite(r->norm);
+    const bool finite = isfinite(r->loss) && isfinite(r->draft_loss) && isfinite(r->norm);
     const size_t weight = finite ? t->params.count : find_bad_weight(t);
     nib_err why; /* for the log, even if err is NULL */
     const nib_status verdict =

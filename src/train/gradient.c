@@ -75,7 +75,8 @@ static void merge(nib_tree *t, nib_tree_node *left, const nib_tree_node *right)
 {
     adding p = {t->add, left->sum, right->sum};
     nib__pool_run(t->pool, (int64_t)t->total, NIB_TRAIN_PART, false, job_add, &p);
-    left->loss += right->loss;
+    left->losses.text += right->losses.text;
+    left->losses.draft += right->losses.draft;
     left->level++;
     left->index /= 2;
     t->spare[t->spare_count++] = right->sum;
@@ -86,9 +87,9 @@ static bool are_neighbours(const nib_tree_node *a, const nib_tree_node *b)
     return a->level == b->level && a->index % 2 == 0 && b->index == a->index + 1;
 }
 
-void nib__tree_put(nib_tree *t, int64_t leaf, float *block, double loss)
+void nib__tree_put(nib_tree *t, int64_t leaf, float *block, nib_losses losses)
 {
-    t->held[t->held_count++] = (nib_tree_node){.index = leaf, .sum = block, .loss = loss};
+    t->held[t->held_count++] = (nib_tree_node){.index = leaf, .sum = block, .losses = losses};
     while (t->held_count > 1 &&
            are_neighbours(&t->held[t->held_count - 2], &t->held[t->held_count - 1])) {
         merge(t, &t->held[t->held_count - 2], &t->held[t->held_count - 1]);
@@ -127,7 +128,7 @@ static void remove_node(nib_tree *t, nib_tree_node *node)
 static nib_status send_node(nib_tree *t, nib_tree_node *node, int to, const char *what,
                             nib_err *err)
 {
-    NIB_TRY(nib__ranks_send(t->ranks, &node->loss, sizeof node->loss, to, what, err));
+    NIB_TRY(nib__ranks_send(t->ranks, &node->losses, sizeof node->losses, to, what, err));
     NIB_TRY(nib__ranks_send(t->ranks, node->sum, (size_t)block_bytes(t), to, what, err));
     t->spare[t->spare_count++] = node->sum;
     remove_node(t, node);
@@ -141,7 +142,7 @@ static nib_status receive_node(nib_tree *t, nib_tree_node *left, int from, const
     right.index++;
     NIB_TRY(nib__tree_block(t, &right.sum, err));
     nib_status status =
-        nib__ranks_receive(t->ranks, &right.loss, sizeof right.loss, from, what, err);
+        nib__ranks_receive(t->ranks, &right.losses, sizeof right.losses, from, what, err);
     if (status == NIB_OK)
         status = nib__ranks_receive(t->ranks, right.sum, (size_t)block_bytes(t), from, what, err);
     if (status == NIB_OK)
@@ -180,7 +181,7 @@ static nib_status join_level(nib_tree *t, int level, const char *what, nib_err *
     return NIB_OK;
 }
 
-static nib_status sum_ranks(nib_tree *t, const float **sum, double *loss, const char *what,
+static nib_status sum_ranks(nib_tree *t, const float **sum, nib_losses *losses, const char *what,
                             nib_err *err)
 {
     const bool alone = nib_ranks_count(t->ranks) == 1;
@@ -189,22 +190,22 @@ static nib_status sum_ranks(nib_tree *t, const float **sum, double *loss, const 
     float *block;
     if (nib_ranks_rank(t->ranks) == 0) {
         block = t->held[0].sum;
-        *loss = t->held[0].loss;
+        *losses = t->held[0].losses;
         t->held_count = 0;
     } else {
         NIB_TRY(nib__tree_block(t, &block, err));
     }
     t->spare[t->spare_count++] = block;
-    NIB_TRY(nib__ranks_share(t->ranks, loss, sizeof *loss, what, err));
+    NIB_TRY(nib__ranks_share(t->ranks, losses, sizeof *losses, what, err));
     NIB_TRY(nib__ranks_share(t->ranks, block, (size_t)block_bytes(t), what, err));
     *sum = block;
     return NIB_OK;
 }
 
-nib_status nib__tree_sum(nib_tree *t, const float **sum, double *loss, const char *what,
+nib_status nib__tree_sum(nib_tree *t, const float **sum, nib_losses *losses, const char *what,
                          nib_err *err)
 {
-    const nib_status status = sum_ranks(t, sum, loss, what, err);
+    const nib_status status = sum_ranks(t, sum, losses, what, err);
     if (status != NIB_OK)
         nib__ranks_break(t->ranks); /* the other ranks wait in the middle of the sum */
     return status;

@@ -8,7 +8,7 @@
 #ifndef NIB_GRADIENT_H
 #define NIB_GRADIENT_H
 
-#include "params.h"
+#include "step.h"
 #include "planner.h"
 #include "ranks.h"
 
@@ -18,7 +18,7 @@ typedef struct nib_tree_node {
     int level;
     int64_t index; /* within its level */
     float *sum;    /* [total] */
-    double loss;
+    nib_losses losses;
 } nib_tree_node;
 
 typedef struct nib_tree {
@@ -49,10 +49,10 @@ nib_status nib__tree_block(nib_tree *tree, float **out, nib_err *err);
 /* Returns a block that was not put. */
 void nib__tree_release_block(nib_tree *tree, float *block);
 /* Adds a leaf whose gradient is in the block of the last call. */
-void nib__tree_put(nib_tree *tree, int64_t leaf, float *block, double loss);
+void nib__tree_put(nib_tree *tree, int64_t leaf, float *block, nib_losses losses);
 /* Call after all leaves of every rank were put: the sum, equal on every rank, in a block that is
  * valid until the next call. */
-nib_status nib__tree_sum(nib_tree *tree, const float **sum, double *loss, const char *what,
+nib_status nib__tree_sum(nib_tree *tree, const float **sum, nib_losses *losses, const char *what,
                          nib_err *err);
 
 #endif

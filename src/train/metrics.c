@@ -124,6 +124,8 @@ nib_status nib__metrics_step(nib_metrics *m, const nib_step_report *r, const nib
     if (!begin_line(m, &w, r->step))
         return NIB_OK;
     nib__jsonw_pair_double(&w, "loss", r->loss);
+    if (m->trainer->config->draft_weight > 0)
+        nib__jsonw_pair_double(&w, "draft_loss", r->draft_loss);
     nib__jsonw_pair_double(&w, "grad_norm", r->norm);
     nib__jsonw_pair_double(&w, "rate", r->rate);
     nib__jsonw_pair_int(&w, "tokens", r->step * r->tokens);
@@ -145,6 +147,8 @@ nib_status nib__metrics_validation(nib_metrics *m, const nib_validation_report *
     if (!begin_line(m, &w, r->step))
         return NIB_OK;
     nib__jsonw_pair_double(&w, "validation_loss", r->loss);
+    if (m->trainer->config->draft_weight > 0)
+        nib__jsonw_pair_double(&w, "validation_draft_loss", r->draft_loss);
     nib__jsonw_pair_int(&w, "validation_tokens", r->tokens);
     nib__jsonw_pair_double(&w, "seconds", r->seconds);
     nib__jsonw_object_end(&w);

@@ -74,6 +74,15 @@ static void write_load(run *r, const nib_step_report *report)
     nib__text_str(&r->text, "\n");
 }
 
+/* "  draft_loss: 5.12345", or "" without a draft head. */
+static const char *format_draft(char out[32], const nib_trainer *t, double loss, int digits)
+{
+    out[0] = '\0';
+    if (t->config->draft_weight > 0)
+        nib__format(out, 32, "  draft_loss: %*.*f", digits + 3, digits, loss);
+    return out;
+}
+
 static nib_status write_step(run *r, const nib_step_report *report, nib_err *err)
 {
     const nib_trainer *t = &r->trainer;
@@ -82,15 +91,16 @@ static nib_status write_step(run *r, const nib_step_report *report, nib_err *err
     if (!(is_logged(c, report->step) || report->skipped) || !is_rank_0(r))
         return NIB_OK;
     const nib_speed speed = measure(r);
-    char count[32];
-    nib__text_format(&r->text,
-                     "step: %2" PRId64 "  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  "
-                     "tps: %s  tflops: %.2f  mfu: %.2f%%%s\n",
-                     report->step, report->loss, report->norm, (double)speed.memory / 0x1p30,
-                     100 * (double)speed.memory /
-                         (double)nib__plan_host(&t->plan->assignment)->memory,
-                     round_count(count, speed.tokens_per_s), speed.flops * 1e-12, 100 * speed.share,
-                     report->skipped ? "  skipped" : "");
+    char count[32], draft[32];
+    nib__text_format(
+        &r->text,
+        "step: %2" PRId64 "  loss: %8.5f%s  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  "
+        "tps: %s  tflops: %.2f  mfu: %.2f%%%s\n",
+        report->step, report->loss, format_draft(draft, t, report->draft_loss, 5), report->norm,
+        (double)speed.memory / 0x1p30,
+        100 * (double)speed.memory / (double)nib__plan_host(&t->plan->assignment)->memory,
+        round_count(count, speed.tokens_per_s), speed.flops * 1e-12, 100 * speed.share,
+        report->skipped ? "  skipped" : "");
     if (report->load != NULL)
         write_load(r, report);
     const bool counted = r->casts.trainer && is_logged(c, report->step);
@@ -107,14 +117,15 @@ static nib_status validate(run *r, nib_err *err)
     const nib_trainer *t = &r->trainer;
     const uint64_t used = nib__peak_bytes();
     nib_validation_report report;
-    char count[32];
+    char count[32], draft[32];
     NIB_TRY(nib__validation_run(&r->validation, &report, err));
     r->since += (uint64_t)(report.seconds * 1e9);
     if (!is_rank_0(r))
         return NIB_OK;
     nib__text_format(
-        &r->text, "validate step: %2" PRId64 "  loss: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s\n",
-        report.step, report.loss, (double)used / 0x1p30,
+        &r->text, "validate step: %2" PRId64 "  loss: %7.4f%s  memory: %5.2fGiB(%.2f%%)  tps: %s\n",
+        report.step, report.loss, format_draft(draft, t, report.draft_loss, 4),
+        (double)used / 0x1p30,
         100 * (double)used / (double)nib__plan_host(&t->plan->assignment)->memory,
         round_count(count, (double)report.tokens / report.seconds));
     NIB_TRY(nib__text_flush(&r->text, r->sink, err));

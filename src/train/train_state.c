@@ -26,7 +26,7 @@ typedef struct state {
     nib_data_position position;
     int64_t layers, width, ffn, heads, kv_heads, head_dim, vocab, tied;
     double norm_eps, rope_theta, rope_factor, rope_low, rope_high;
-    int64_t rope_original, lines;
+    int64_t rope_original, lines, draft_heads;
     const char *arch, *dataset;
     const char *rope;   /* NULL: absent */
     const char *config; /* config of the run that wrote it, as JSON; NULL: absent */
@@ -65,6 +65,8 @@ static const field wholes[] = {
     {"data_piece", AT(position.piece), NULL, false},
     {"data_used", AT(position.used), NULL, false},
     {"rope_original", AT(rope_original), "rope_scaling.original_max_position_embeddings", true},
+    {"draft_heads", AT(draft_heads), "the number of draft heads (model.draft_head.loss_weight)",
+     true},
     {"data_lines", AT(lines), "JSON lines as data (0: no, 1: yes)", true},
 };
 _Static_assert(sizeof(nib_data_position) == 6 * sizeof(int64_t), "every member of it is written");
@@ -97,6 +99,7 @@ static state state_of(const nib_trainer *t)
                    .global_batch = t->micro_batches * t->config->batch,
                    .position = t->data.position,
                    .layers = c->layers,
+                   .draft_heads = c->trains_head,
                    .width = c->width,
                    .ffn = c->ffn,
                    .heads = c->heads,
@@ -556,7 +559,8 @@ static nib_status read_weights(nib_trainer *t, const char *directory, const char
 {
     const nib_allocator *a = &t->engine->allocator;
     nib_checkpoint *cp;
-    NIB_TRY(nib__checkpoint_open(&cp, directory, a, err));
+    NIB_TRY(t->model->net.config.trains_head ? nib__checkpoint_open_draft(&cp, directory, a, err)
+                                             : nib__checkpoint_open(&cp, directory, a, err));
     nib_status status = nib__manifest_read(manifest, cp, arena, a, err);
     if (status == NIB_OK && !manifest->path)
         status = nib__fail(err, NIB_IO, "%s: nibble.json has disappeared", directory);

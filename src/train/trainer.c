@@ -232,7 +232,8 @@ static nib_status init_weights(nib_trainer *t, nib_err *err)
         return NIB_OK;
     }
     nib_network from;
-    NIB_TRY(nib__network_open(&from, t->engine, c->initial_load, NIB_NETWORK_RUN, err));
+    NIB_TRY(nib__network_open(&from, t->engine, c->initial_load,
+                              c->draft_weight > 0 ? NIB_NETWORK_TRAINED : NIB_NETWORK_RUN, err));
     nib_status status = check_same_model(t, &from, err);
     if (status == NIB_OK)
         log_differences(t, &from.config);
@@ -391,7 +392,7 @@ double nib__trainer_flops(const nib_trainer *t)
     const nib_config *c = &t->model->net.config;
     const double table = (double)(t->model->net.tied ? 0 : c->vocab * c->width);
     double channels = 0; /* of the heads of all layers */
-    for (int64_t i = 0; i < c->layers; i++)
+    for (int64_t i = 0; i < nib__config_trained_layers(c); i++)
         channels += (double)(c->heads * nib__config_head_dim(c, i));
     return 6 * (active_values(t) - table) + 12 * channels * (double)t->config->sequence;
 }
@@ -441,12 +442,12 @@ static nib_status run_micro_batches(nib_trainer *t, float scale, nib_err *err)
     for (int64_t i = first; i < end; i++) {
         nib_micro_batch batch;
         float *gradient;
-        double loss;
+        nib_losses losses;
         NIB_TRY(nib__trainer_batch(t, &t->data, &batch, err));
         from = add_time(t, NIB_SPENT_DATA, from);
         NIB_TRY(nib__tree_block(&t->tree, &gradient, err));
-        NIB_TRY(nib__step_run(&t->step, t->weights, &batch, scale, gradient, &loss, err));
-        nib__tree_put(&t->tree, i, gradient, loss);
+        NIB_TRY(nib__step_run(&t->step, t->weights, &batch, scale, gradient, &losses, err));
+        nib__tree_put(&t->tree, i, gradient, losses);
         from = add_time(t, NIB_SPENT_MICRO_BATCHES, from);
     }
     const nib_status status =
@@ -502,12 +503,13 @@ nib_status nib__trainer_step(nib_trainer *t, nib_step_report *report, nib_err *e
         ran = run_micro_batches(t, (float)(1 / (double)tokens), err);
     NIB_TRY(nib_ranks_agree(t->ranks, ran, err));
     const float *gradient;
-    double loss;
+    nib_losses losses;
     size_t bad;
     from = nib__now_ns();
-    NIB_TRY(nib__tree_sum(&t->tree, &gradient, &loss, what, err));
+    NIB_TRY(nib__tree_sum(&t->tree, &gradient, &losses, what, err));
     from = add_time(t, NIB_SPENT_SUM, from);
-    report->loss = loss / (double)tokens;
+    report->loss = losses.text / (double)tokens;
+    report->draft_loss = losses.draft / (double)t->micro_batches;
     if (t->params.load.layers > 0) {
         report->load = gradient;
         report->balance =

@@ -15,9 +15,10 @@
 
 /* The result of a step. */
 typedef struct nib_step_report {
-    int64_t step; /* from 1 */
-    double loss;  /* nats per predicted token */
-    double norm;  /* of the gradient, before clipping */
+    int64_t step;      /* from 1 */
+    double loss;       /* nats per predicted token */
+    double draft_loss; /* the same of the draft head, mean of the micro-batches */
+    double norm;       /* of the gradient, before clipping */
     double rate;
     double seconds;
     int64_t tokens; /* of all ranks */

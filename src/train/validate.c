@@ -127,12 +127,15 @@ nib_status nib__validation_run(nib_validation *v, nib_validation_report *report,
                                      nib__tree_first(v->count, rank + 1, ranks), err);
     NIB_TRY(nib_ranks_agree(t->ranks, ran, err));
     NIB_TRY(gather(v, err));
-    double sum = 0;
-    for (int64_t i = 0; i < v->count; i++)
-        sum += v->losses[i];
+    nib_losses sum = {0};
+    for (int64_t i = 0; i < v->count; i++) {
+        sum.text += v->losses[i].text;
+        sum.draft += v->losses[i].draft;
+    }
     *report = (nib_validation_report){.step = t->optimizer.steps,
                                       .tokens = v->count * t->step.m,
                                       .seconds = (double)(nib__now_ns() - from) * 1e-9};
-    report->loss = sum / (double)report->tokens;
+    report->loss = sum.text / (double)report->tokens;
+    report->draft_loss = sum.draft / (double)v->count;
     return NIB_OK;
 }

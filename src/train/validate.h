@@ -11,13 +11,14 @@
 typedef struct nib_validation {
     nib_trainer *trainer; /* NULL: no validation */
     nib_data data;
-    int64_t count;  /* micro-batches per validation */
-    double *losses; /* [count] loss of each, summed over its tokens */
+    int64_t count;      /* micro-batches per validation */
+    nib_losses *losses; /* [count] of each */
 } nib_validation;
 
 typedef struct nib_validation_report {
     int64_t step;
-    double loss; /* nats per predicted token */
+    double loss;       /* nats per predicted token */
+    double draft_loss; /* the same of the draft head, mean of the micro-batches */
     double seconds;
     int64_t tokens; /* of all ranks */
 } nib_validation_report;

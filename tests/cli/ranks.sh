@@ -85,13 +85,16 @@ for name in qwen3_moe deepseek_v3 gemma4; do
     rm -rf "$name"
 done
 
-# layers with a state in place of keys and values
+# layers with a state in place of keys and values, and a draft head
 config=$REPO/configs/qwen3_moe_debugmodel.json
 for name in lfm2 qwen3_5 granite_hybrid; do
     mkdir "$name"
     sed 's/"vocab_size": [0-9]*/"vocab_size": 2048/' "$REPO/tests/golden/models/$name/config.json" >"$name/config.json"
     small=(--training.seq_len 48 --training.local_batch_size 1 --training.global_batch_size 4 --training.steps 2
         --checkpoint.enable --checkpoint.interval 2 --model.hf_config "$PWD/$name")
+    if [ $name = qwen3_5 ]; then
+        small+=(--model.draft_head.loss_weight 0.3)
+    fi
     check "$name in one process" nibble train "$config" --quiet "${small[@]}" --threads 1 --job.dump_folder "$PWD/$name-alone"
     sed 's/  memory:.*//' "$seen.out" >$name.lines
     for ranks in 1 2 4; do

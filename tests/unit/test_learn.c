@@ -118,12 +118,14 @@ static void check_family(const char *family)
     fixture f;
     nib_slice s;
     nib_err err;
-    double loss, sum, none;
+    nib_losses losses;
+    double sum, none;
     open_whole(&f, family, &own);
     const int64_t layers = f.model->net.config.layers;
     const nib_step_watch watch = {.observe = see_first, .ctx = &f};
     f.step.watch = &watch;
-    ok(nib__step_run(&f.step, f.weights, &f.batch, 0.5F, f.gradients, &loss, &err), &err);
+    ok(nib__step_run(&f.step, f.weights, &f.batch, 0.5F, f.gradients, &losses, &err), &err);
+    const double loss = losses.text;
     assert_true(layers <= LAYERS_MAX && f.model->net.config.width <= WIDTH_MAX);
     for (int64_t l = 0; l < layers; l++) {
         c.to = states[l + 1];

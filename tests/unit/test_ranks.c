@@ -136,12 +136,13 @@ static void check_tree(nib_tree *tree, int64_t leaves, int64_t step)
         expect_ok(nib__tree_block(tree, &block, &err));
         for (int64_t i = 0; i < TOTAL; i++)
             block[i] = leaf_value(step * leaves + leaf, i);
-        nib__tree_put(tree, leaf, block, (double)(leaf + 1));
+        nib__tree_put(tree, leaf, block, (nib_losses){.text = (double)(leaf + 1), .draft = 1});
     }
     const float *sum;
-    double loss;
-    expect_ok(nib__tree_sum(tree, &sum, &loss, "a test", &err));
-    assert_true(loss == (double)(leaves * (leaves + 1)) / 2);
+    nib_losses losses;
+    expect_ok(nib__tree_sum(tree, &sum, &losses, "a test", &err));
+    assert_true(losses.text == (double)(leaves * (leaves + 1)) / 2);
+    assert_true(losses.draft == (double)leaves);
     for (int64_t i = 0; i < TOTAL; i++)
         if (sum[i] != pair_sum(step * leaves, leaves, i))
             fail_msg("%d leaves, step %d, element %d: %a is not %a", (int)leaves, (int)step, (int)i,
@@ -222,16 +223,16 @@ static int run_out_of_memory(void)
     const nib_engine_options here = {.threads = 1};
     float *block;
     const float *sum;
-    double loss;
+    nib_losses losses;
     expect_ok(nib_engine_open(&engine, &here, &err));
     nib__tree_init(&tree, engine->pool, ranks,
                    nib__plan_op(NIB_OP_ADD, NIB_TYPE_F32, &engine->here, NULL), TOTAL, 2);
     expect_ok(nib__tree_block(&tree, &block, &err));
     memset(block, 0, TOTAL * sizeof *block);
-    nib__tree_put(&tree, this_rank(), block, 0);
+    nib__tree_put(&tree, this_rank(), block, (nib_losses){0});
     if (this_rank() == 0) /* the block for the other rank's sum cannot be allocated */
         tree.total = SIZE_MAX / 16;
-    if (nib__tree_sum(&tree, &sum, &loss, "a test", &err) == NIB_NO_MEMORY &&
+    if (nib__tree_sum(&tree, &sum, &losses, "a test", &err) == NIB_NO_MEMORY &&
         nib_ranks_broken(ranks))
         nib_ranks_abort(ranks, 5);
     fprintf(stderr, "%s\n", err.text);

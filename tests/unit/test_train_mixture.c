@@ -125,11 +125,12 @@ static void open_fixture(fixture *f, const char *json, const char *type, const c
 static double run(fixture *f)
 {
     nib_err err;
-    double loss;
+    nib_losses losses;
     const nib_micro_batch batch = {TOKENS, f->documents, f->ids, f->targets, f->start};
     ok(nib__step_cast(&f->step, f->weights, &err), &err);
-    ok(nib__step_run(&f->step, f->weights, &batch, 1.0F / TOKENS, f->gradients, &loss, &err), &err);
-    return loss;
+    ok(nib__step_run(&f->step, f->weights, &batch, 1.0F / TOKENS, f->gradients, &losses, &err),
+       &err);
+    return losses.text;
 }
 
 static void close_fixture(fixture *f)

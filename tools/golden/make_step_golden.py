@@ -6,11 +6,13 @@ parameter's gradient, from transformers in float64. Documents see only themselve
 A fused weight's gradient is written part by part, as Nibble trains it.
 
 usage: make_step_golden.py OUT_FOLDER [FAMILY...]"""
+import copy
 import json
 import os
 import re
 import sys
 
+import draft_heads
 import torch
 import transformers
 from make_model_golden import EXPERTS, published
@@ -22,6 +24,8 @@ COMMON = dict(vocab_size=37, hidden_size=24, intermediate_size=40, num_hidden_la
               attn_implementation="eager")
 # lengths: [rows of a micro-batch][documents]; a row has 20 tokens
 ROWS = [[20], [1, 7, 12]]
+# The same for models with a draft head, which predicts nothing in a document of one token, and the weight of its loss.
+HEAD_ROWS, HEAD_WEIGHT = [[20], [1, 2, 17]], 0.3
 
 
 # A mixture of 5 experts of which a token has 2.
@@ -139,6 +143,42 @@ FAMILIES = {
                                         qk_layernorm=True, use_parallel_residual=True)),
 }
 
+# Models that train with a draft head: (name of the model that it is like, what differs)
+HEADS = {"qwen3_5_head": ("qwen3_5", {}), "qwen3_next_head": ("qwen3_next", {}),
+         "deepseek_v3_head": ("deepseek_v3", {"num_nextn_predict_layers": 1})}
+FAMILIES.update({name: (FAMILIES[base][0], dict(FAMILIES[base][1], **more), *FAMILIES[base][2:])
+                 for name, (base, more) in HEADS.items()})
+
+
+class Head(torch.nn.Module):
+    """A draft head in float64, of tensors named as they are stored (draft_heads.py)."""
+
+    def __init__(self, model):
+        super().__init__()
+        config = model.config
+        self.names, self.prefix = draft_heads.NAMES[config.model_type](config)
+        like = draft_heads.like(model, config).double()
+        like.config._experts_implementation = "eager"
+        self.rotary, self.sections = like.model.rotary_emb, config.model_type.startswith("qwen3_5")
+        self.layer, width = like.model.layers[0], config.hidden_size
+        self.join = torch.nn.Linear(2 * width, width, bias=False, dtype=torch.float64)
+        self.embed_norm, self.hidden_norm, self.last_norm = (copy.deepcopy(model.model.norm) for _ in range(3))
+
+    def stored(self):
+        """(stored name, tensor) of all parameters and of buffers that are stored."""
+        result = [(self.names[key] + ".weight", getattr(self, key).weight) for key in self.names]
+        result += [(self.prefix + name, p) for name, p in self.layer.named_parameters()]
+        return result, [(self.prefix + name, b) for name, b in self.layer.named_buffers() if "e_score_correction_bias" in name]
+
+    def forward(self, model, ids, hidden):
+        e = self.embed_norm(model.model.embed_tokens(torch.cat([ids[1:], ids[-1:]])))
+        x = self.join(torch.cat([e, self.hidden_norm(hidden)], dim=-1))[None]
+        positions = torch.arange(len(ids))[None]
+        rotary = self.rotary(x, positions[None].expand(3, 1, -1) if self.sections else positions)
+        mask = torch.full((len(ids), len(ids)), float("-inf"), dtype=x.dtype).triu(1)[None, None]
+        y = self.layer(x, attention_mask=mask, position_embeddings=rotary, position_ids=positions)
+        return model.lm_head(self.last_norm((y if torch.is_tensor(y) else y[0])[0]))
+
 
 def build(arch):
     name, own = FAMILIES[arch][:2]
@@ -202,10 +242,10 @@ def join_heads(tensors):
         tensors[name.replace("_layernorm.norms.0", "_norm")] = torch.stack(heads)
 
 
-def watch_routers(model):
+def watch_routers(model, head):
     """A list that gets (logits, chosen) of each router that runs."""
     seen = []
-    for module in model.modules():
+    for module in [*model.modules(), *(head.modules() if head else [])]:
         if type(module).__name__ in ("DeepseekV2TopkRouter", "DeepseekV3TopkRouter"):
             module.register_forward_hook(lambda _, __, out: seen.append((out[0], out[2])))
     return seen
@@ -234,8 +274,13 @@ def make(arch, folder):
     torch.manual_seed(SEED)
     model = build(arch).double()
     model.config._experts_implementation = "eager"  # the others have no float64
+    head = Head(model) if arch in HEADS else None
+    parameters, buffers = list(model.named_parameters()), list(model.named_buffers())
+    if head:
+        own = head.stored()
+        parameters, buffers = parameters + own[0], buffers + own[1]
     with torch.no_grad():
-        for name, p in model.named_parameters():
+        for name, p in parameters:
             minus = "linear_attn" not in name and arch.startswith("qwen3_") and not arch.startswith("qwen3_moe")
             stored_as_is = not minus and (not arch.startswith("gemma") or arch.startswith("gemma4"))  # else minus 1
             is_factor = "norm" in name and name.endswith("weight") or name.endswith(("router.scale", "per_expert_scale"))
@@ -249,27 +294,36 @@ def make(arch, folder):
                 p.mul_(4.0).copy_(p.float().double())
             if "router.proj" in name:  # Gemma 4's, whose input is divided by the root of the width
                 p.mul_(4.0).copy_(p.float().double())
-        for name, buffer in model.named_buffers():
+        for name, buffer in buffers:
             if "e_score_correction_bias" in name:  # large enough to change choices
                 buffer.copy_(0.2 * torch.randn(buffer.shape))
             if "layer_scalar" in name:
                 buffer.copy_((1 + 0.25 * torch.randn(buffer.shape)).float().double())
-    rows = torch.randint(0, COMMON["vocab_size"], (len(ROWS), 21))
+    documents = HEAD_ROWS if head else ROWS
+    rows = torch.randint(0, COMMON["vocab_size"], (len(documents), 21))
     count = rows.shape[0] * 20
-    total, choices, deepseek, seen = 0.0, [], [], watch_routers(model)
+    total, choices, deepseek, seen = 0.0, [], [], watch_routers(model, head)
+    drafted, drafts, hidden, of_head = 0.0, 0, [], []
+    model.model.norm.register_forward_hook(lambda _, __, out: hidden.append(out[0]))
+    if head and hasattr(head.layer.mlp, "gate"):
+        head.layer.mlp.gate.register_forward_hook(lambda _, __, out: of_head.append(out[0]))
     aux = FAMILIES[arch][2] if len(FAMILIES[arch]) > 2 else 0.0
-    for row, lengths in zip(rows, ROWS):
+    for row, lengths in zip(rows, documents):
         at = 0
         for length in lengths:
             ids, targets = row[at:at + length], row[at + 1:at + length + 1]
             out = model(ids[None], **({"output_router_logits": True} if aux else {}))
             logits = out.logits[0]
-            choices.append(out.router_logits if aux else None)
+            if head:
+                guesses, wanted = head(model, ids, hidden.pop()), targets[1:]
+                drafted = drafted + torch.nn.functional.cross_entropy(guesses[:-1], wanted, reduction="sum")
+                drafts += len(wanted)
+            choices.append((*out.router_logits, *(of_head.pop() for _ in of_head[:1])) if aux else None)
             deepseek.append(seen.copy())
             seen.clear()
             total = total + torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
             at += length
-    loss = total / count
+    loss = total / count + (HEAD_WEIGHT * drafted / drafts if head else 0)
     whole = None
     if aux and deepseek[0]:
         layers = [[torch.cat(values) for values in zip(*layer)] for layer in zip(*deepseek)]
@@ -285,21 +339,24 @@ def make(arch, folder):
         loss = loss + aux * balance
     loss.backward()
     weights, tensors = {}, {"rows": rows.to(torch.int32)}
-    tensors["starts"] = torch.tensor([r * 20 + sum(l[:i]) for r, l in enumerate(ROWS) for i in range(len(l))],
+    tensors["starts"] = torch.tensor([r * 20 + sum(l[:i]) for r, l in enumerate(documents) for i in range(len(l))],
                                      dtype=torch.int32)
     tensors["loss"] = total.detach().reshape(1)
+    if head:
+        tensors["draft_loss"] = (drafted / drafts).detach().reshape(1)
+        tensors["draft_weight"] = torch.tensor([HEAD_WEIGHT], dtype=torch.float64)
     if aux:
         tensors["balance"] = balance.detach().double().reshape(1)
         tensors["aux"] = torch.tensor([aux], dtype=torch.float64)
     if whole is not None:
         tensors["whole.balance"] = whole.detach().reshape(1)
         tensors.update({f"whole.{name}": grad.float() for name, grad in zip(gates, of_whole)})
-    for name, p in model.named_parameters():
+    for name, p in parameters:
         for stored, value in published(model.config.model_type, name, p.detach().float()):
             weights[stored] = value.contiguous()
         for part, grad in parts(name, p.grad.float(), model.config):
             tensors[part] = grad.contiguous()
-    for name, buffer in model.named_buffers():
+    for name, buffer in buffers:
         if "e_score_correction_bias" in name or "layer_scalar" in name:
             weights[name] = buffer.float()
             tensors[name] = torch.zeros_like(weights[name])

@@ -108,6 +108,8 @@ typedef struct nib_draft_names {
                            layer follows the model's, and all are in it */
     const char *join;   /* reads the token's embedding, then the hidden state */
     const char *embed_norm, *hidden_norm, *last_norm;
+    const char *count; /* key of config.json with the number of heads, which nothing reads; NULL:
+                          num_nextn_predict_layers, of the family's keys */
 } nib_draft_names;
 /* Those of DeepSeek-V3, and of every head in a GGUF. */
 extern const nib_draft_names nib__draft_after;
@@ -223,6 +225,10 @@ nib_status nib__arch_build(nib_graph *out, const nib_config *config, nib_arena *
  */
 nib_status nib__draft_config(nib_config *config, const char *path, nib_err *err);
 
+/* Adds a draft head to a model in training: sets trains_head. NIB_UNSUPPORTED: its family has none;
+ * NIB_BAD_INPUT: it has several. */
+nib_status nib__draft_train(nib_config *config, const char *path, nib_err *err);
+
 /* Whether a stored tensor belongs to a draft head of the model, not to the model itself. */
 bool nib__draft_has(const nib_config *config, const char *tensor);
 
@@ -240,6 +246,8 @@ typedef enum nib_qk_norm {
 nib_qk_norm nib__block_qk_norm(const nib_config *c);
 /* Emits the embedding, [vocab][width]; returns the residual. */
 int nib__block_embed(nib_build *b, const nib_config *c);
+/* Emits the embedding of the token after each: nib_graph_node.ahead. */
+int nib__block_embed_ahead(nib_build *b, const nib_config *c);
 /* Emits a norm of [width] values. */
 int nib__block_norm(nib_build *b, const nib_config *c, int64_t layer, const char *part, int x);
 /* Emits attention over x: projections, norms of queries and keys, RoPE, and the output projection;
@@ -272,9 +280,12 @@ int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
 int nib__block_llama(nib_build *b, const nib_config *c, int64_t layer, int x);
 void nib__build_llama(nib_build *b, const nib_config *c);
 void nib__build_draft_head(nib_build *b, const nib_config *c);
+/* Emits the draft head of a model in training, as one more layer over its hidden states, up to the
+ * head's last norm. */
+int nib__block_draft_head(nib_build *b, const nib_config *c, int hidden);
 /* Cohere's order: attention and the MLP read the same norm, and both are added. */
 void nib__build_parallel(nib_build *b, const nib_config *c);
-/* Emits the last norm and the head; returns the logits. */
+/* Emits the last norm and the head; returns the logits. In training, a draft head's before them. */
 int nib__block_head(nib_build *b, const nib_config *c, int x);
 /* Emits the head alone. */
 int nib__block_logits(nib_build *b, const nib_config *c, int x);

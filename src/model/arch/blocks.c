@@ -27,6 +27,13 @@ int nib__block_embed(nib_build *b, const nib_config *c)
     return nib__emit_scale(b, nib__emit_embed(b, table), c->embed_scale, 0);
 }
 
+int nib__block_embed_ahead(nib_build *b, const nib_config *c)
+{
+    const int x = nib__emit_embed(b, 0); /* the embedding is the first weight */
+    nib__build_ahead(b);
+    return nib__emit_scale(b, x, c->embed_scale, 0);
+}
+
 /* Emits a linear layer with a new weight. */
 static int linear(nib_build *b, int x, nib_role role, int64_t layer, const char *part, int64_t n,
                   int64_t k, bool bias)
@@ -265,13 +272,29 @@ int nib__block_plain_mlp(nib_build *b, const nib_config *c, int64_t layer, int x
     return linear(b, h, NIB_ROLE_DOWN, layer, down, c->width, c->ffn, c->mlp_bias);
 }
 
+static int output_matrix(nib_build *b, const nib_config *c)
+{
+    return nib__build_matrix(b, NIB_ROLE_HEAD, -1, "lm_head", c->vocab, c->width, false);
+}
+
+static int logits_of(nib_build *b, const nib_config *c, int x, int matrix)
+{
+    return nib__emit_scale(b, nib__emit_linear(b, x, matrix), c->logits_scale, c->logits_cap);
+}
+
 int nib__block_head(nib_build *b, const nib_config *c, int x)
 {
-    return nib__block_logits(b, c, nib__block_norm(b, c, -1, names_of(c)->last_norm, x));
+    x = nib__block_norm(b, c, -1, names_of(c)->last_norm, x);
+    const int drafted = c->trains_head ? nib__block_draft_head(b, c, x) : NIB_NO_ID;
+    const int head = output_matrix(b, c);
+    if (drafted != NIB_NO_ID) {
+        (void)logits_of(b, c, drafted, head);
+        nib__build_ahead(b);
+    }
+    return logits_of(b, c, x, head);
 }
 
 int nib__block_logits(nib_build *b, const nib_config *c, int x)
 {
-    x = linear(b, x, NIB_ROLE_HEAD, -1, "lm_head", c->vocab, c->width, false);
-    return nib__emit_scale(b, x, c->logits_scale, c->logits_cap);
+    return logits_of(b, c, x, output_matrix(b, c));
 }

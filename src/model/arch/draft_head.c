@@ -6,6 +6,7 @@
  */
 #include "arch.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,15 @@ static const nib_draft_names *names_of(const nib_config *c)
 {
     const nib_draft_names *own = nib__family_of(c)->draft;
     return own != NULL && c->delta_converted ? &nib__draft_after : own;
+}
+
+/* Makes all layers like a head's: attention, then a mixture if the model has any. */
+static void make_alike(nib_config *c, int64_t layers)
+{
+    c->layers = layers;
+    c->conv_layers = NULL;
+    c->matrix = (nib_matrix_size){0};
+    c->moe.first = 0, c->moe.interval = 1, c->moe.dense = NULL;
 }
 
 nib_status nib__draft_config(nib_config *c, const char *path, nib_err *err)
@@ -37,10 +47,26 @@ nib_status nib__draft_config(nib_config *c, const char *path, nib_err *err)
                          path);
     c->draft_head = true;
     c->draft_layer = names->prefix == NULL ? c->layers : 0;
-    c->layers = 1;
-    c->conv_layers = NULL;
-    c->matrix = (nib_matrix_size){0};
-    c->moe.first = 0, c->moe.interval = 1, c->moe.dense = NULL;
+    make_alike(c, 1);
+    return NIB_OK;
+}
+
+nib_status nib__draft_train(nib_config *c, const char *path, nib_err *err)
+{
+    const nib_draft_names *names = names_of(c);
+    if (names == NULL)
+        return nib__fail(err, NIB_UNSUPPORTED,
+                         "%s: model.draft_head.loss_weight: models of the family %s have no draft "
+                         "head to train; leave the key out, or set it to 0",
+                         path, nib__arch_name(c->arch));
+    if (c->moe.unread_layers > 1)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: model.draft_head.loss_weight: num_nextn_predict_layers is %" PRId64
+                         ", but one draft head is trained; set it to 1",
+                         path, c->moe.unread_layers);
+    c->trains_head = true;
+    if (names->prefix == NULL)
+        c->moe.unread_layers = 1;
     return NIB_OK;
 }
 
@@ -56,21 +82,51 @@ bool nib__draft_has(const nib_config *c, const char *tensor)
            strtoll(tensor + sizeof layers - 1, NULL, 10) >= c->layers;
 }
 
-void nib__build_draft_head(nib_build *b, const nib_config *c)
+/* Joins the embeddings of tokens with hidden states, each normalized. The normalized states are a
+ * value of their own if the graph has them: in training, gradients pass both ways. */
+static int join(nib_build *b, const nib_config *c, int64_t around, int embedded, int hidden)
 {
     const nib_draft_names *names = names_of(c);
-    const int64_t around = names->prefix != NULL ? -1 : 0; /* of what surrounds the layer */
-    if (names->prefix != NULL)
-        b->prefix = names->prefix;
-    b->first = c->draft_layer;
-    int x = nib__block_norm(b, c, around, names->embed_norm, nib__block_embed(b, c));
-    x = nib__emit_hidden(b, x);
-    x = nib__emit_norm_part(
-        b, x, nib__build_norm(b, around, names->hidden_norm, 1, c->width, nib__family_of(c)->norm),
-        c->width);
-    x = nib__emit_linear(
+    int x = nib__block_norm(b, c, around, names->embed_norm, embedded);
+    if (hidden == NIB_NO_ID) {
+        const int norm =
+            nib__build_norm(b, around, names->hidden_norm, 1, c->width, nib__family_of(c)->norm);
+        x = nib__emit_norm_part(b, nib__emit_hidden(b, x, NIB_NO_ID), norm, c->width);
+    } else {
+        x = nib__emit_hidden(b, x, nib__block_norm(b, c, around, names->hidden_norm, hidden));
+    }
+    return nib__emit_linear(
         b, x,
         nib__build_matrix(b, NIB_ROLE_OTHER, around, names->join, c->width, 2 * c->width, false));
-    x = nib__block_llama(b, c, 0, x);
-    nib__block_logits(b, c, nib__block_norm(b, c, around, names->last_norm, x));
+}
+
+/* Emits a head up to its last norm. `layer`: its number in the graph. */
+static int emit_head(nib_build *b, const nib_config *c, int64_t layer, int embedded, int hidden)
+{
+    const nib_draft_names *names = names_of(c);
+    const int64_t around = names->prefix != NULL ? -1 : layer; /* of what surrounds the layer */
+    const int x = nib__block_llama(b, c, layer, join(b, c, around, embedded, hidden));
+    return nib__block_norm(b, c, around, names->last_norm, x);
+}
+
+void nib__build_draft_head(nib_build *b, const nib_config *c)
+{
+    if (names_of(c)->prefix != NULL)
+        b->prefix = names_of(c)->prefix;
+    b->first = c->draft_layer;
+    nib__block_logits(b, c, emit_head(b, c, 0, nib__block_embed(b, c), NIB_NO_ID));
+}
+
+int nib__block_draft_head(nib_build *b, const nib_config *c, int hidden)
+{
+    const nib_draft_names *names = names_of(c);
+    const char *const prefix = b->prefix;
+    const int64_t layer = c->layers, first = b->first;
+    nib_config own = *c;
+    make_alike(&own, layer + 1);
+    if (names->prefix != NULL)
+        b->prefix = names->prefix, b->first = -layer; /* its own names count from 0 */
+    const int x = emit_head(b, &own, layer, nib__block_embed_ahead(b, c), hidden);
+    b->prefix = prefix, b->first = first;
+    return x;
 }

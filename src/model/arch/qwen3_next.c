@@ -103,7 +103,8 @@ static const nib_draft_names draft = {.prefix = "mtp.layers.",
                                       .join = "mtp.fc",
                                       .embed_norm = "mtp.pre_fc_norm_embedding",
                                       .hidden_norm = "mtp.pre_fc_norm_hidden",
-                                      .last_norm = "mtp.norm"};
+                                      .last_norm = "mtp.norm",
+                                      .count = "mtp_num_hidden_layers"};
 
 enum { HEADS_MOST = 1024 };
 
