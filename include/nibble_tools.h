@@ -274,6 +274,11 @@ typedef struct nib_eval_result {
     int64_t units, resamples;
     double kl_interval[2], loss_difference_interval[2], perplexity_ratio_interval[2],
         top1_agreement_interval[2];
+    /* Of a session whose plan drafts with the model's draft head, else 0: the positions at which
+     * the head, beside the text and the model's hidden states of it, guesses the token after the
+     * next; and the share of them, 0 to 1, at which its most likely token is the model's. */
+    int64_t draft_guesses;
+    double draft_right;
 } nib_eval_result;
 
 /* Measures the loss of a text, in sequence 0. against: a session of another model with the same

@@ -292,7 +292,8 @@ class nib_eval_result(Structure):
                 ("units", c_int64), ("resamples", c_int64), ("kl_interval", c_double * 2),
                 ("loss_difference_interval", c_double * 2),
                 ("perplexity_ratio_interval", c_double * 2),
-                ("top1_agreement_interval", c_double * 2)]
+                ("top1_agreement_interval", c_double * 2), ("draft_guesses", c_int64),
+                ("draft_right", c_double)]
 
 
 class nib_bench_speeds(Structure):

@@ -334,6 +334,8 @@ class EvalResult:
     """None: nothing to compare with, or a file of logits."""
     first_scored: int
     """Position in a window from which predictions count; above 0 only with llama.cpp's files."""
+    draft_head_right: Optional[float]
+    """With draft_head: the share of positions, 0 to 1, at which its most likely token is the model's."""
     comparison: Optional[Comparison]
 
 
@@ -391,6 +393,7 @@ def eval(path: Path, text_path: Path, recipe: Optional[Path] = None, *,
             top1_agreement=result.top1_agreement if compared else None, plan=session.plan(),
             against_plan=other.plan() if other is not None else None,
             first_scored=result.first_scored,
+            draft_head_right=result.draft_right if result.draft_guesses > 0 else None,
             comparison=_comparison(result) if compared else None)
 
 

@@ -104,6 +104,10 @@ static int print_json(const nib_eval_result *e, const layer_results *by_layer, c
     print_json_number("perplexity", e->perplexity);
     printf(", \"predicted\": %" PRId64 ", \"first_scored\": %" PRId64, e->predicted,
            e->first_scored);
+    if (e->draft_guesses > 0) {
+        printf(", \"draft_guesses\": %" PRId64, e->draft_guesses);
+        print_json_number("draft_head_right", e->draft_right);
+    }
     if (against->plan || against->logits_path)
         print_json_comparison(e);
     if (by_layer->count > 0)
@@ -177,6 +181,9 @@ static void print_text(const nib_eval_result *e, const reference *against)
     if (e->first_scored > 0)
         printf(", those after position %" PRId64 " of whole windows", e->first_scored);
     putchar('\n');
+    if (e->draft_guesses > 0)
+        printf("draft head  right at %.2f %% of %" PRId64 " positions\n", 100 * e->draft_right,
+               e->draft_guesses);
     if (against->plan || against->logits_path)
         print_comparison(e);
 }

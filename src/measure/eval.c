@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loss and perplexity of a text, and the distance between two models on it, or to a file of logits.
+ * Loss and perplexity of a text, the distance between two models on it, or to a file of logits, and
+ * how often the model's draft head is right on it.
  * A text is cut into windows that do not overlap; each JSON line is a document. Every id of a
  * window except the first is predicted; with llama.cpp's files, those of its second half, as there.
  */
@@ -28,6 +29,10 @@ struct evaluation {
     int64_t window, first_scored;
     double loss; /* sum */
     int64_t predicted;
+    /* of the draft head: the most likely token after each of a window, by the model, and after the
+     * next one, by the head, [window]; NULL: the session has no head */
+    int32_t *best, *drafted;
+    int64_t drafts, right;
     nib_divergence *divergence;   /* NULL: nothing to compare with */
     nib_token_divergence *scores; /* [NIB_CHUNK] */
     float *space;                 /* [threads][vocab]: rows of the reference */
@@ -43,6 +48,7 @@ typedef struct scoring {
     const int32_t *targets;
     int64_t vocab, position, unit, row; /* position, row: of the first logits; of the reference */
     nib_token_divergence *scores;
+    int32_t *best; /* the most likely tokens; NULL: not wanted */
 } scoring;
 
 /* The reference's log-probabilities of a token: logits - all. */
@@ -75,6 +81,8 @@ static void job_score(void *ctx, int worker, int64_t begin, int64_t end)
         int64_t best;
         const double all = nib__log_sum(logits, s->vocab, &best);
         nib_token_divergence *score = &s->scores[i];
+        if (s->best != NULL)
+            s->best[i] = (int32_t)best;
         *score = (nib_token_divergence){.loss = all - (double)logits[s->targets[i]],
                                         .token = s->targets[i],
                                         .position = s->position + i,
@@ -88,16 +96,19 @@ static void job_score(void *ctx, int worker, int64_t begin, int64_t end)
     }
 }
 
-/* Logits of the positions from `from` to before `last`. */
+/* Logits of the positions from `from` to before `last`. outputs: what all positions give besides.
+ */
 static nib_status run_slots(nib_session *session, const int32_t *ids, int64_t first, int64_t count,
-                            int64_t from, int64_t last, const float **logits, nib_err *err)
+                            int64_t from, int64_t last, uint32_t outputs, const float **logits,
+                            nib_err *err)
 {
     nib_slot slots[NIB_CHUNK];
     for (int64_t i = 0; i < count; i++)
-        slots[i] =
-            (nib_slot){.position = (int32_t)(first + i),
-                       .token = ids[first + i],
-                       .outputs = first + i >= from && first + i < last ? NIB_SLOT_LOGITS : 0};
+        slots[i] = (nib_slot){
+            .position = (int32_t)(first + i),
+            .token = ids[first + i],
+            .outputs =
+                outputs | (first + i >= from && first + i < last ? (uint32_t)NIB_SLOT_LOGITS : 0)};
     return nib__runner_step(&session->runner, slots, (size_t)count, logits, err);
 }
 
@@ -140,6 +151,67 @@ static nib_status score_rows(evaluation *e, scoring *s, int64_t count)
     return e->writer ? nib__logits_writer_add(e->writer, s->logits, count, pool, e->err) : NIB_OK;
 }
 
+/* ---- the draft head ---- */
+
+typedef struct guessing {
+    const float *logits; /* [count][vocab] */
+    int64_t vocab;
+    int32_t *drafted;
+} guessing;
+
+static void job_guess(void *ctx, int worker, int64_t begin, int64_t end)
+{
+    const guessing *g = ctx;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t best;
+        (void)nib__log_sum(g->logits + i * g->vocab, g->vocab, &best);
+        g->drafted[i] = (int32_t)best;
+    }
+}
+
+/* The head's guesses after `count` positions, whose hidden states the model has just given: each
+ * reads the token after its position. */
+static nib_status draft_slots(evaluation *e, const int32_t *ids, int64_t first, int64_t count)
+{
+    nib_session *head = e->session->draft;
+    guessing g = {.vocab = nib_session_vocab(head), .drafted = e->drafted + first};
+    head->runner.given = e->session->runner.hidden;
+    if (count == 0)
+        return NIB_OK;
+    NIB_TRY(run_slots(head, ids + 1, first, count, first, first + count, 0, &g.logits, e->err));
+    nib__pool_run(head->model->engine->pool, count, 4, false, job_guess, &g);
+    return NIB_OK;
+}
+
+/* Counts the guesses of a window for which the model's own is known. */
+static void count_right(evaluation *e, int64_t last)
+{
+    for (int64_t i = e->first_scored; i + 1 < last; i++) {
+        e->drafts++;
+        e->right += e->drafted[i] == e->best[i + 1];
+    }
+}
+
+static nib_status open_drafts(evaluation *e)
+{
+    const nib_session *head = e->session->draft;
+    const nib_allocator *a = &e->session->model->engine->allocator;
+    if (head == NULL || !head->model->net.draft_head)
+        return NIB_OK;
+    if (head->plan->context < e->window)
+        return nib__fail(e->err, NIB_USAGE,
+                         "a window of %" PRId64 " is over the draft head's context of %" PRId64,
+                         e->window, head->plan->context);
+    e->best = nib__calloc(a, (uint64_t)e->window, sizeof *e->best);
+    e->drafted = nib__calloc(a, (uint64_t)e->window, sizeof *e->drafted);
+    return e->best && e->drafted
+               ? NIB_OK
+               : nib__fail_memory(e->err, 2 * (uint64_t)e->window * sizeof *e->best, "guesses");
+}
+
+/* ---- windows ---- */
+
 static nib_status eval_window(evaluation *e, const nib_token_window *w)
 {
     const int64_t vocab = nib_session_vocab(e->session);
@@ -148,6 +220,8 @@ static nib_status eval_window(evaluation *e, const nib_token_window *w)
     nib__kv_truncate(&e->session->runner.kv, 0, 0);
     if (e->against)
         nib__kv_truncate(&e->against->runner.kv, 0, 0);
+    if (e->drafted)
+        nib__kv_truncate(&e->session->draft->runner.kv, 0, 0);
     for (int64_t first = 0; first < last; first += chunk) {
         const int64_t part = nib__min(chunk, w->count - first), begin = nib__max(first, from);
         scoring s = {.targets = w->ids + begin + 1,
@@ -156,14 +230,20 @@ static nib_status eval_window(evaluation *e, const nib_token_window *w)
                      .unit = w->number,
                      .row = e->predicted,
                      .space = e->space,
-                     .scores = e->scores};
-        NIB_TRY(run_slots(e->session, w->ids, first, part, from, last, &s.logits, e->err));
+                     .scores = e->scores,
+                     .best = e->best ? e->best + begin : NULL};
+        NIB_TRY(run_slots(e->session, w->ids, first, part, from, last,
+                          e->drafted ? NIB_SLOT_HIDDEN : 0, &s.logits, e->err));
         if (e->against)
-            NIB_TRY(run_slots(e->against, w->ids, first, part, from, last, &s.other, e->err));
+            NIB_TRY(run_slots(e->against, w->ids, first, part, from, last, 0, &s.other, e->err));
+        if (e->drafted)
+            NIB_TRY(draft_slots(e, w->ids, first, nib__min(part, last - first)));
         const int64_t scored = nib__min(first + part, last) - begin;
         if (scored > 0)
             NIB_TRY(score_rows(e, &s, scored));
     }
+    if (e->drafted)
+        count_right(e, last);
     return NIB_OK;
 }
 
@@ -403,7 +483,10 @@ static nib_status store_result(const evaluation *e, nib_eval_result *result, dou
                                 .predicted = e->predicted,
                                 .seconds = seconds,
                                 .first_scored = e->first_scored,
-                                .documents = e->documents};
+                                .documents = e->documents,
+                                .draft_guesses = e->drafts};
+    if (e->drafts > 0)
+        result->draft_right = (double)e->right / (double)e->drafts;
     return e->divergence ? nib__divergence_report(e->divergence, result, e->err) : NIB_OK;
 }
 
@@ -413,6 +496,7 @@ static nib_status open_scores(evaluation *e)
     const nib_engine *engine = e->session->model->engine;
     const nib_allocator *a = &engine->allocator;
     const uint64_t space = (uint64_t)nib__pool_threads(engine->pool) * sizeof(float);
+    NIB_TRY(open_drafts(e));
     e->scores = nib__calloc(a, NIB_CHUNK, sizeof *e->scores);
     if (!e->scores)
         return nib__fail_memory(e->err, NIB_CHUNK * sizeof *e->scores, "scores");
@@ -433,6 +517,8 @@ static void close_scores(evaluation *e)
     nib__logits_writer_abandon(e->writer);
     nib__release(a, e->space);
     nib__release(a, e->scores);
+    nib__release(a, e->best);
+    nib__release(a, e->drafted);
 }
 
 /* Everything of nib_eval that needs closing. */
