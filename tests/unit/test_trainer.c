@@ -765,7 +765,7 @@ static void test_predicts_gradient_tree_memory(void **state)
                 for (int64_t i = nib__tree_first(count, rank, ranks);
                      i < nib__tree_first(count, rank + 1, ranks); i++) {
                     expect_ok(nib__tree_block(&tree, &block, &err), &err);
-                    nib__tree_put(&tree, i, block, 0);
+                    nib__tree_put(&tree, i, block, (nib_losses){0});
                 }
                 if (ranks > 1) { /* the block from another rank */
                     expect_ok(nib__tree_block(&tree, &block, &err), &err);
