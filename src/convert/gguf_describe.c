@@ -149,8 +149,8 @@ static void put_experts(nib_gguf_head *head, const nib_config *c, const char *ar
         nib__gguf_put_int(head, key, NIB_GGUF_U32, c->moe.ffn);
 }
 
-/* Sizes of recurrences that are no keys of the family; of a family with Mamba-2 also the width of
- * the MLP that all tokens have. */
+/* Sizes of recurrences that the family's keys do not cover. Families with Mamba-2 also get the
+ * width of the MLP that every token passes through. */
 static void put_states(nib_gguf_head *head, const nib_config *c, const char *arch)
 {
     char key[80];

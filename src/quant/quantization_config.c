@@ -49,7 +49,8 @@ static const nib_output_weight *only_config(const nib_quantize_job *job,
 typedef struct kind {
     const char *pattern; /* a regular expression for all of them */
     size_t first, count; /* layers */
-    bool alike;          /* one config describes all */
+    size_t stored; /* modules with such a name in the source; a draft head's may be no layer */
+    bool alike;    /* one config describes all */
 } kind;
 
 typedef struct kinds {
@@ -80,6 +81,28 @@ static const char *pattern_of(const char *name, nib_arena *arena)
     return out;
 }
 
+/* Counts the modules of the source that the patterns match. */
+static bool count_stored(kinds *all, const nib_checkpoint *cp, nib_arena *arena)
+{
+    for (size_t t = 0; t < nib__checkpoint_count(cp); t++) {
+        const char *name = nib__checkpoint_at(cp, t)->name;
+        if (!nib__ends_with(name, ".weight"))
+            continue;
+        const char *module = nib__arena_copy(arena, name, strlen(name) - strlen(".weight")),
+                   *pattern = module != NULL ? pattern_of(module, arena) : NULL;
+        if (pattern == NULL)
+            return false;
+        const size_t i =
+            nib__name_index_find(&all->names, (const void *const *)all->by_name, pattern);
+        if (i != SIZE_MAX)
+            all->list[i].stored++;
+    }
+    return true;
+}
+
+/* Whether one pattern can stand for all layers of the kind. */
+static bool has_pattern(const kind *k) { return k->alike && k->count > 1 && k->stored <= k->count; }
+
 static bool find_kinds(kinds *out, const nib_quantize_job *job, const nib_output_weight *stored,
                        nib_arena *arena)
 {
@@ -93,7 +116,7 @@ static bool find_kinds(kinds *out, const nib_quantize_job *job, const nib_output
     for (size_t i = 0; i < job->count; i++) {
         kind *k = &out->list[out->count];
         const bool codes = nib__layer_is_quantized(&job->layers[i]);
-        *k = (kind){pattern_of(job->layers[i].name, arena), i, 0, codes};
+        *k = (kind){.pattern = pattern_of(job->layers[i].name, arena), .first = i, .alike = codes};
         if (k->pattern == NULL)
             return false;
         out->of[i] =
@@ -107,7 +130,7 @@ static bool find_kinds(kinds *out, const nib_quantize_job *job, const nib_output
         k->count++;
         k->alike = k->alike && codes && is_same_config(&stored[k->first], &stored[i]);
     }
-    return true;
+    return count_stored(out, job->checkpoint, arena);
 }
 
 /* Entries of all layers with the config of layer `first`: a pattern for whole kinds, then names. */
@@ -117,7 +140,7 @@ static void put_like(nib_jsonw *w, const kinds *all, const nib_quantize_job *job
     nib_text pattern;
     nib__text_init(&pattern, job->allocator);
     for (size_t i = 0; i < all->count; i++)
-        if (all->list[i].alike && all->list[i].count > 1 &&
+        if (has_pattern(&all->list[i]) &&
             is_same_config(&stored[all->list[i].first], &stored[first]))
             nib__text_format(&pattern, "%s%s", pattern.size == 0 ? "re:" : "|",
                              all->list[i].pattern);
@@ -129,7 +152,7 @@ static void put_like(nib_jsonw *w, const kinds *all, const nib_quantize_job *job
     nib__text_free(&pattern);
     for (size_t i = first; i < job->count; i++) {
         const kind *k = &all->list[all->of[i]];
-        if (!nib__layer_is_quantized(&job->layers[i]) || (k->alike && k->count > 1) ||
+        if (!nib__layer_is_quantized(&job->layers[i]) || has_pattern(k) ||
             !is_same_config(&stored[i], &stored[first]))
             continue;
         nib__jsonw_key(w, job->layers[i].name);

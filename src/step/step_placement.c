@@ -288,7 +288,8 @@ static nib_status open_placement(placement *p, nib_err *err)
     return NIB_OK;
 }
 
-/* The buffer of a loss, which is read after the list ends; NIB_NO_ID: there is no such loss. */
+/* The buffer of a loss, kept until the list has run, because the loss is read then. NIB_NO_ID: the
+ * step has no such loss. */
 static int keep_loss(placement *p, int value)
 {
     if (value == NIB_NO_ID)

@@ -149,9 +149,14 @@ static void test_config_patterns(void **state)
         {"model.layers.1.self_attn.q_proj.weight", NIB_TYPE_BF16, {7, 64}, 2},
         {"model.layers.10.self_attn.k_proj.weight", NIB_TYPE_BF16, {7, 64}, 2},
         {"model.layers.11.self_attn.k_proj.weight", NIB_TYPE_BF16, {7, 64}, 2},
+        {"model.layers.0.mlp.down_proj.weight", NIB_TYPE_BF16, {7, 64}, 2},
+        {"model.layers.1.mlp.down_proj.weight", NIB_TYPE_BF16, {7, 64}, 2},
+        {"model.layers.12.mlp.down_proj.weight", NIB_TYPE_BF16, {7, 64}, 2}, /* no layer's */
         {"lm_head.weight", NIB_TYPE_BF16, {10, 64}, 2},
     };
     const nib_quantize_layer layers[] = {layer("model.embed_tokens", NULL),
+                                         layer("model.layers.0.mlp.down_proj", "8da4w-g32"),
+                                         layer("model.layers.1.mlp.down_proj", "8da4w-g32"),
                                          layer("model.layers.0.mlp.up_proj", "8da4w-g32"),
                                          layer("model.layers.1.mlp.up_proj", "8da4w-g32"),
                                          layer("model.layers.0.self_attn.q_proj", "8da4w-g32"),
@@ -172,6 +177,8 @@ static void test_config_patterns(void **state)
     assert_non_null(strstr(text, "\"model.layers.0.self_attn.q_proj\": {"));
     assert_non_null(strstr(text, "\"model.layers.1.self_attn.q_proj\": {"));
     assert_null(strstr(text, "\"model.layers.0.mlp.up_proj\""));
+    assert_non_null(strstr(text, "\"model.layers.1.mlp.down_proj\": {"));
+    assert_null(strstr(text, "\"model.layers.12.mlp.down_proj\""));
     assert_null(strstr(text, "lm_head\": {"));
     nib__release(&heap, text);
     drop(out);
