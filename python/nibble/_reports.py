@@ -181,8 +181,8 @@ def quantize(path: Path, out: Path, recipe: Optional[Path] = None, *, format: Op
              **options: Unpack[EngineOptions]) -> Any:
     """Quantizes a checkpoint into `out`, which appears complete or not at all.
 
-    format: "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; None: torchao if it can hold
-    the result, otherwise nibble. for_device: also plan the result for this machine. calibrate: a
+    format: "torchao", "nibble", "8da4w", "compressed-tensors", "gguf"; None: the smallest of
+    "torchao", "compressed-tensors" and "nibble" that holds the result (within 1 %, the first). for_device: also plan the result for this machine. calibrate: a
     text file for -static recipes and methods. method: "rtn", "search", "gptq", "qronos", "learn", "hqq", "awq", "smooth" or "rotate"; None: "rtn".
     imatrix: llama.cpp's importance matrix for "search", instead of a text. force: replace `out`. dry_run: sizes and ledger only. pack: also
     write weights packed for this machine. One of bits (per weight), memory (bytes) and speed (tokens

@@ -34,7 +34,6 @@ const nib_ledger_code nib__ledger_codes[] = {
      "a stored tensor, or a file of tensors, that the model does not use"},
     {NIB_LEDGER_SETTING, "filter",
      "a filter or rule that matches no layer, or that other rules always overrule"},
-    {NIB_LEDGER_SETTING, "format", "the output has another format than the default"},
     {NIB_LEDGER_SETTING, "generation-key",
      "a key of generation_config.json, or a sampling key of a GGUF file, that Nibble does not "
      "read"},
@@ -119,7 +118,9 @@ const nib_ledger_code nib__ledger_codes[] = {
      "how many experts a token chooses, and the weights that steps read"},
     {NIB_LEDGER_NOTE, "files", "files beside the weights that are not copied to the output"},
     {NIB_LEDGER_NOTE, "for", "how the result will run on the machine of `--for`"},
-    {NIB_LEDGER_NOTE, "format", "the output's format stores codes in more bits than another would"},
+    {NIB_LEDGER_NOTE, "format",
+     "the output's format stores codes in more bits than another would, or why one that more "
+     "programs read was not chosen"},
     {NIB_LEDGER_NOTE, "host", "what stays on the host while a device trains"},
     {NIB_LEDGER_NOTE, "imatrix", "layers of which an importance matrix has few inputs or none"},
     {NIB_LEDGER_NOTE, "keys",

@@ -85,9 +85,8 @@ const option option_table[] = {
      "and one weight scale per row, as in int8dq-static (default: as stored)",
      ON_INFER | ON_WRITE},
     {"format", 0, KIND_TEXT, AT(format), "FORMAT",
-     "output format: torchao, nibble, 8da4w, compressed-tensors or gguf (default: torchao if it "
-     "can "
-     "hold the result, else nibble)",
+     "output format: torchao, nibble, 8da4w, compressed-tensors or gguf (default: the smallest of "
+     "torchao, compressed-tensors and nibble that holds the result; within 1 % of it, the first)",
      ON_QUANTIZE},
     {"format", 0, KIND_TEXT, AT(format), "FORMAT",
      "output format: torchao, nibble, 8da4w, compressed-tensors, gguf, or safetensors for plain "

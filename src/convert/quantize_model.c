@@ -185,6 +185,7 @@ static nib_status complete_job(work *w, nib_quantize_job *job, nib_err *err)
     job->checkpoint = w->model->net.checkpoint;
     job->layers = w->layers;
     job->count = w->model->net.site_count;
+    job->weights = nib__network_weights(net);
     job->out = w->out;
     job->receipt = nib__asked_json;
     job->receipt_ctx = &w->asked;
@@ -220,7 +221,8 @@ static nib_status check_file_ending(const work *w, const char *format, nib_err *
     return nib__fail(err, NIB_USAGE,
                      "%s: the name ends in .gguf, but the format is %s; give --format gguf, or "
                      "another name",
-                     nib__escape_string(a, w->out), format != NULL ? format : "torchao");
+                     nib__escape_string(a, w->out),
+                     format != NULL ? format : "that of a directory");
 }
 
 /* Refuses --pack for a single file: packed weights go beside a config.json. */
@@ -433,13 +435,9 @@ static nib_status quantize(work *w, nib_form form, const nib_sink *sink, nib_err
     nib__ledger_allow(&w->ledger, &o->request->allow);
     if (o->request->strict)
         NIB_TRY(nib__ledger_strict(&w->ledger, err));
-    /* strict also forbids replacing the default format */
-    const bool keep_default =
-        o->format == NULL && o->request->strict && !nib__strings_hold(&o->request->allow, "format");
-    const char *format = keep_default ? "torchao" : o->format;
-    nib__asked_init(&w->asked, o, nib__recipe_source(w->recipe), format, device);
+    nib__asked_init(&w->asked, o, nib__recipe_source(w->recipe), device);
     nib_quantize_job job = {.recipe = nib__recipe_text(w->recipe),
-                            .format = format,
+                            .format = o->format,
                             .strict = o->request->strict,
                             .allow = &o->request->allow,
                             .decided = note_biases,

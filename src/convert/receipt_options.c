@@ -7,12 +7,12 @@
 #include "quant_device.h"
 
 void nib__asked_init(nib_asked *out, const nib_quantize_options *options, const char *recipe,
-                     const char *format, const struct nib_quant_device *codes_by)
+                     const struct nib_quant_device *codes_by)
 {
     const nib_request *r = options->request;
     *out = (nib_asked){.recipe = recipe,
                        .method = options->method,
-                       .format = format,
+                       .format = options->format,
                        .bias = r->bias,
                        .dtype = r->dtype,
                        .skip = r->skip,

@@ -38,7 +38,7 @@ typedef struct nib_asked {
 
 /* What quantize was asked, without files and counts. The strings stay theirs. */
 void nib__asked_init(nib_asked *out, const nib_quantize_options *options, const char *recipe,
-                     const char *format, const struct nib_quant_device *codes_by);
+                     const struct nib_quant_device *codes_by);
 /* Reads size and digest of a file; path NULL: none. */
 nib_status nib__asked_file(nib_asked_file *out, const char *path, nib_err *err);
 /* The same for the file that a tokenizer path means. */
@@ -66,7 +66,8 @@ typedef struct nib_read_receipt {
     nib_digests files, tensors, outputs;
 } nib_read_receipt;
 
-/* Reads the receipt in the manifest beside a checkpoint. No manifest, or one without a receipt, is
+/* Reads the receipt in the manifest beside a checkpoint; asked.format is that of the manifest where
+ * none was asked for, as the default is another in each version. No manifest, or one without a receipt, is
  * not an error. NIB_BAD_INPUT: it is not a receipt of this version. */
 nib_status nib__receipt_read(nib_read_receipt *out, const nib_checkpoint *cp, nib_arena *arena,
                              const nib_allocator *a, nib_err *err);

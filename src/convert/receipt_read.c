@@ -287,6 +287,7 @@ nib_status nib__receipt_read(nib_read_receipt *out, const nib_checkpoint *cp, ni
                              const nib_allocator *a, nib_err *err)
 {
     reader r = {.out = out, .arena = arena, .allocator = a};
+    const char *written = NULL; /* the format that was chosen where none was asked for */
     char *text;
     size_t size;
     *out = (nib_read_receipt){.found = false};
@@ -297,9 +298,13 @@ nib_status nib__receipt_read(nib_read_receipt *out, const nib_checkpoint *cp, ni
     nib__json_init(&r.json, out->manifest, text, size, NULL);
     bool ok = nib__json_expect(&r.json, NIB_JSON_OBJECT);
     while (ok && nib__json_next(&r.json) == NIB_JSON_KEY)
-        ok = nib__json_is(&r.json, "receipt") ? read_receipt(&r) : nib__json_skip(&r.json);
+        ok = nib__json_is(&r.json, "receipt")  ? read_receipt(&r)
+             : nib__json_is(&r.json, "format") ? read_text(&r, &written)
+                                               : nib__json_skip(&r.json);
     if (ok && r.json.event == NIB_JSON_OBJECT_END)
         nib__json_next(&r.json);
+    if (out->asked.format == NULL)
+        out->asked.format = written;
     const nib_status status = nib__json_status(&r.json, err);
     nib__release(a, text);
     return status;

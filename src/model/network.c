@@ -763,6 +763,23 @@ void nib__network_close(nib_network *network)
     *network = (nib_network){0};
 }
 
+uint64_t nib__network_weights(const nib_network *net)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < net->site_count; i++) {
+        const nib_site *site = &net->sites[i];
+        const bool shared = net->tied && i != 0 && site->role == NIB_ROLE_HEAD;
+        sum += (shared ? 0 : (uint64_t)site->n * (uint64_t)site->k) +
+               (site->bias ? (uint64_t)site->n : 0);
+    }
+    for (size_t i = 0; i < net->graph.weight_count; i++) {
+        const nib_graph_weight *w = &net->graph.weights[i];
+        if (w->kind == NIB_WEIGHT_NORM)
+            sum += (uint64_t)w->n * (w->bias ? 2 : 1);
+    }
+    return sum;
+}
+
 const char *nib__network_norm_name(char out[NIB_NORM_NAME], const nib_network *net, size_t norm,
                                    nib_norm_part part)
 {

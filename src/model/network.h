@@ -83,6 +83,10 @@ NIB_INLINE const nib_site *nib__network_head(const nib_network *net)
     return &net->sites[net->site_count - 1];
 }
 
+/* Numbers that the model has: of matrices, biases, norms and other vectors; what is shared counts
+ * once. Of an unsupported architecture only matrices are known. */
+uint64_t nib__network_weights(const nib_network *net);
+
 enum { NIB_NORM_NAME = 168 };
 /* Parts of a norm: the multiplier, the optional bias, and the weight as Hugging Face stores it,
  * without the family's offset. GGUF stores the multiplier. */

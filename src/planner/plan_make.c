@@ -561,6 +561,7 @@ static nib_status make_plan(nib_plan *p, const nib_request *request, const nib_r
     p->policy.m = p->model->net.train.batch * p->model->net.train.sequence;
     p->policy.strict = r->strict, p->policy.engine = r->engine, p->policy.detail = r->layer;
     p->policy.cache_bytes = p->cache.bytes;
+    p->policy.weight_count = nib__network_weights(&p->model->net);
     NIB_TRY(nib__runner_gpu_bytes(&p->policy.step_bytes, &p->model->net, p->layers, p->policy.dtype,
                                   p->context, err));
     NIB_TRY(nib__plan_machines(p, err));
@@ -681,6 +682,7 @@ void nib__plan_json(const nib_plan *p, nib_jsonw *w)
     nib__jsonw_pair_string(w, "dtype", nib__type_name(p->policy.dtype));
     nib__jsonw_pair_int(w, "context", p->context);
     nib__jsonw_pair_int(w, "lookup", p->lookup);
+    nib__jsonw_pair_int(w, "weights", (int64_t)p->policy.weight_count);
     nib__jsonw_pair_int(w, "weight_bytes", (int64_t)p->weight_bytes);
     nib__jsonw_pair_int(w, "file_bytes", (int64_t)p->file_bytes);
     nib__jsonw_pair_string(w, "cache_type", p->cache_name);

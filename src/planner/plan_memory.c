@@ -41,6 +41,16 @@ static uint64_t file_bytes(const nib_plan *p)
     return sum;
 }
 
+/* Bytes of a tied embedding that stays in the file, if its codes are the head's. */
+static uint64_t shared_bytes(const nib_plan *p)
+{
+    const nib_layer_plan *layers = p->assignment.layers;
+    const bool same =
+        p->model->net.tied && p->assignment.count > 1 &&
+        nib__scheme_same_weight(&layers[0].done, &layers[p->assignment.count - 1].done);
+    return same ? p->file_bytes : 0;
+}
+
 static uint64_t weight_bytes(const nib_plan *p)
 {
     uint64_t sum = 0;
@@ -339,6 +349,7 @@ nib_status nib__plan_memory(nib_plan *p, nib_err *err)
     char weights[32], cache[32], context[32], token[32];
     p->file_bytes = p->lent_bytes > 0 ? 0 : file_bytes(p);
     p->weight_bytes = weight_bytes(p);
+    p->policy.shared_bytes = shared_bytes(p);
     if (p->policy.training) {
         nib__ledger_add_note(&p->assignment.ledger, "memory", "weights %s",
                              nib__format_bytes(weights, p->weight_bytes));

@@ -60,14 +60,14 @@ static void render_machine(const nib_machine *m, nib_text *out)
 static void render_totals(const nib_assignment *plan, const nib_policy *policy, nib_text *out)
 {
     char bytes[32], bf16[32];
-    uint64_t now = 0, own = 0;
-    for (size_t i = 0; i < plan->ledger.layer_count; i++) {
+    uint64_t now = 0;
+    for (size_t i = 0; i < plan->ledger.layer_count; i++)
         now += plan->ledger.layers[i].bytes;
-        own += 2 * (uint64_t)plan->ledger.layers[i].n * (uint64_t)plan->ledger.layers[i].k;
-    }
-    nib__text_format(out, "weights  %s as planned, %s in bf16; activations %s",
-                     nib__format_bytes(bytes, now), nib__format_bytes(bf16, own),
-                     nib__type_name(policy->dtype));
+    now -= policy->shared_bytes;
+    nib__text_format(
+        out, "weights  %s as planned (%.2f bits per weight), %s in bf16; activations %s",
+        nib__format_bytes(bytes, now), 8.0 * (double)now / (double)policy->weight_count,
+        nib__format_bytes(bf16, 2 * policy->weight_count), nib__type_name(policy->dtype));
     if (policy->training)
         nib__text_format(out, "; training, %" PRId64 " tokens per micro-batch", policy->m);
     nib__text_str(out, "\n\n");

@@ -27,6 +27,8 @@ typedef struct nib_policy {
     /* What a run holds on a device besides the weights: the KV cache if attention runs there, and
      * buffers. */
     uint64_t cache_bytes, step_bytes;
+    uint64_t weight_count; /* nib__network_weights */
+    uint64_t shared_bytes; /* of an embedding whose codes are the head's, too */
     /* Bytes of weights that fit on the device, as a failed allocation showed; limit_message: the
      * driver's message, NULL: not tried. */
     uint64_t weight_bytes_limit;

@@ -50,19 +50,6 @@ size_t nib__output_bias_count_coded(const nib_output_layout *r)
     return count;
 }
 
-void nib__output_layout_use_nibble(nib_output_layout *r, const char *why)
-{
-    r->dialect = NIB_DIALECT_NIBBLE;
-    nib__ledger_add_setting(r->ledger,
-                            &(nib_ledger_setting){.code = "format",
-                                                  .name = "--format",
-                                                  .asked = "torchao",
-                                                  .done = "nibble",
-                                                  .by = NIB_BY_DEFAULT,
-                                                  .relation = NIB_SETTING_OTHER},
-                            "written as nibble: torchao's format %s", why);
-}
-
 /* Reports a bias that stays float because the dialect has no quantized biases; only nibble has
  * them. */
 static nib_status keep_float(nib_output_layout *r, size_t i)

@@ -491,8 +491,8 @@ static nib_status list_stored(nib_output_layout *r)
     return NIB_OK;
 }
 
-/* Two names share a tensor only while both are kept or cast to the same float type. A layer without
- * a tensor of its own gets one if it, or the tensor that it shares, is quantized or cast. */
+/* Two names share a tensor while both are kept, cast to the same float type or, in a dialect that
+ * ties, coded alike. Otherwise a layer without a tensor of its own gets one. */
 static nib_status list_shared(nib_output_layout *r)
 {
     for (size_t i = 0; i < r->job->count; i++) {
@@ -502,7 +502,8 @@ static nib_status list_shared(nib_output_layout *r)
             return nib__fail_memory(r->err, strlen(l->name), "a name");
         const nib_tensor *from = r->sources[i].from;
         const bool turns = l->turn != NULL; /* otherwise than the weight that it shares */
-        if (strcmp(from->name, name) == 0 || (l->recode && !turns))
+        if (strcmp(from->name, name) == 0 || (l->recode && !turns) ||
+            nib__output_sources_shared(r, r->dialect, i))
             continue;
         const size_t owner = find_weight_layer(r, from->name);
         const bool owner_quantized =
@@ -519,8 +520,11 @@ static nib_status list_shared(nib_output_layout *r)
                                                       .name = name,
                                                       .by = NIB_BY_CHECKPOINT,
                                                       .relation = NIB_SETTING_EQUIVALENT},
-                                "it shared the tensor %s; it is written as a tensor of its own",
-                                from->name);
+                                "it shared the tensor %s; it is written as a tensor of its own%s",
+                                from->name,
+                                r->sources[i].shares == SIZE_MAX
+                                    ? ""
+                                    : ", with the same codes: --format nibble stores them once");
     }
     return NIB_OK;
 }
@@ -768,6 +772,9 @@ void nib__output_layout_share_kept(nib_output_layout *r)
         for (size_t j = 0; j < r->job->count && lines[r->lines[i]].kept == NULL; j++)
             if (r->sources[j].from == r->sources[i].from)
                 lines[r->lines[i]].kept = lines[r->lines[j]].kept;
+    for (size_t i = 0; i < r->job->count; i++)
+        if (nib__output_sources_shared(r, r->dialect, i))
+            lines[r->lines[i]].sqnr_db = lines[r->lines[r->sources[i].shares]].sqnr_db;
 }
 
 /* Plain floats are fused as readers expect them; for torchao, whose metadata names each tensor,

@@ -16,7 +16,8 @@ typedef struct nib_output_source {
     nib_quantizer quantizer;  /* quantized layers only */
     nib_output_weight stored; /* of both; its types fit the dialect once that is chosen */
     bool listed;              /* a rewrite for it is listed */
-    nib_weight bias;    /* the whole weight if recoded, else only n and k; with the stored bias */
+    size_t shares;   /* the layer that stores the same codes of the same tensor; SIZE_MAX: none */
+    nib_weight bias; /* the whole weight if recoded, else only n and k; with the stored bias */
     nib_bias bias_form; /* as written */
     bool bias_listed;
 } nib_output_source;
@@ -47,12 +48,20 @@ typedef struct nib_output_layout {
 
 /* output_sources.c: finds the source of each layer and adds its ledger line. */
 nib_status nib__output_sources_find(nib_output_layout *r);
-/* Chooses the dialect: the asked one, which must hold every layer; else torchao if it does, else
- * nibble. */
+/* The dialects of directories, that which most programs read first. */
+enum { NIB_DIRECTORY_DIALECTS = NIB_ELSEWHERE + 1 };
+extern const nib_dialect nib__directory_dialects[NIB_DIRECTORY_DIALECTS];
+/* Chooses the dialect: the asked one, which must hold every layer; else the smallest of those of
+ * directories that holds layers and biases as asked, or the first that is within 1 % of it. */
 nib_status nib__output_sources_choose_dialect(nib_output_layout *r);
-/* The stored form of a layer in the chosen dialect. */
 /* Bytes of all layers in a dialect; false: it cannot hold one of them. */
 bool nib__output_sources_bytes(const nib_output_layout *r, nib_dialect dialect, uint64_t *bytes);
+/* False for compressed-tensors with a quantized embedding: transformers 5.24 and its
+ * compressed-tensors 0.20 fail to look rows up in one. */
+bool nib__output_sources_has_readers(const nib_output_layout *r, nib_dialect dialect);
+/* Whether a layer's codes are those of another, and the dialect stores them once. */
+bool nib__output_sources_shared(const nib_output_layout *r, nib_dialect dialect, size_t layer);
+/* The stored form of a layer in the chosen dialect. */
 void nib__output_sources_fit(const nib_output_layout *r, size_t layer, nib_output_weight *stored);
 
 void nib__output_layout_init(nib_output_layout *r, const nib_quantize_job *job, nib_ledger *ledger,
@@ -61,7 +70,7 @@ void nib__output_layout_free(nib_output_layout *r);
 /* Checks every layer, chooses the dialect, lists the rewrites in source order and lays out the
  * output; adds a ledger line per layer. shard_limit: bytes per file; 0: one file. */
 nib_status nib__output_layout_make(nib_output_layout *r, uint64_t shard_limit);
-/* After writing: copies `kept` between layers that share a tensor. */
+/* After writing: copies `kept` and errors between layers that share a tensor. */
 void nib__output_layout_share_kept(nib_output_layout *r);
 
 /* Adds a rewrite of `from` without parts; NULL: out of memory. */
@@ -85,9 +94,6 @@ nib_status nib__output_layout_pair_rows(nib_output_layout *r, const int32_t **ou
  * chosen, settle the form that it can hold. */
 nib_status nib__output_bias_find(nib_output_layout *r, size_t i, const nib_scheme *scheme);
 size_t nib__output_bias_count_coded(const nib_output_layout *r);
-/* Switches from the default to nibble's dialect and reports it; why: what torchao's format lacks,
- * ending a sentence. */
-void nib__output_layout_use_nibble(nib_output_layout *r, const char *why);
 nib_status nib__output_bias_settle(nib_output_layout *r);
 /* The layer whose bias contains tensor t, if the bias is not copied as it is; SIZE_MAX: none. */
 size_t nib__output_bias_layer(const nib_output_layout *r, size_t t);

@@ -199,6 +199,38 @@ static nib_status add_line(nib_output_layout *r, size_t i)
     return NIB_OK;
 }
 
+/* Whether two layers with one tensor get the same codes from it, whatever multiplies them. */
+static bool have_same_codes(const nib_quantize_layer *a, const nib_quantize_layer *b)
+{
+    return nib__layer_is_quantized(a) && nib__layer_is_quantized(b) && !a->recode && !b->recode &&
+           nib__scheme_same_weight(&a->choice.scheme, &b->choice.scheme) &&
+           a->choice.scheme.act != NIB_ACT_I8_STATIC && b->choice.scheme.act != NIB_ACT_I8_STATIC &&
+           a->choice.scale_type == b->choice.scale_type && a->choice.method == b->choice.method &&
+           a->importance == b->importance && a->codes == NULL && b->codes == NULL &&
+           a->turn == NULL && b->turn == NULL && a->fold.rows == b->fold.rows &&
+           a->fold.columns == b->fold.columns;
+}
+
+/* Finds the embedding whose codes a tied head can share. */
+static void find_shared(nib_output_layout *r, size_t i)
+{
+    const nib_quantize_layer *layers = r->job->layers;
+    nib_output_source *o = &r->sources[i];
+    o->shares = SIZE_MAX;
+    for (size_t j = 0; j < r->job->count && layers[i].role == NIB_ROLE_HEAD; j++) {
+        const size_t size = strlen(layers[j].name);
+        if (layers[j].role == NIB_ROLE_EMBED && r->sources[j].from == o->from &&
+            strncmp(o->from->name, layers[j].name, size) == 0 &&
+            strcmp(o->from->name + size, ".weight") == 0 && have_same_codes(&layers[i], &layers[j]))
+            o->shares = j;
+    }
+}
+
+bool nib__output_sources_shared(const nib_output_layout *r, nib_dialect dialect, size_t layer)
+{
+    return r->sources[layer].shares != SIZE_MAX && nib__dialect_writer(dialect)->ties;
+}
+
 nib_status nib__output_sources_find(nib_output_layout *r)
 {
     const nib_quantize_job *job = r->job;
@@ -218,6 +250,8 @@ nib_status nib__output_sources_find(nib_output_layout *r)
         NIB_TRY(find_source(r, &job->layers[i], &r->sources[i]));
         NIB_TRY(add_line(r, i));
     }
+    for (size_t i = 0; i < job->count; i++)
+        find_shared(r, i);
     return NIB_OK;
 }
 
@@ -299,13 +333,12 @@ static const char *list_dialects(char out[200])
     return out;
 }
 
-/* Integers of other widths than 4 and 8 fit torchao's format, but take a byte each there. So they
- * are written in nibble's, unless torchao's was asked for; then a note says what it stores. */
-static void avoid_bytes(nib_output_layout *r)
+/* Integers of other widths than 4 and 8 take a byte each in torchao's format. */
+static void note_bytes(nib_output_layout *r)
 {
     size_t count = 0;
     int least = 8, most = 0;
-    char lacks[160], bits[32];
+    char bits[32];
     for (size_t i = 0; i < r->job->count; i++) {
         const nib_code code = r->sources[i].stored.scheme.code;
         if (!uses_dialect(&r->job->layers[i]) || !nib__code_is_odd_int(code))
@@ -317,60 +350,10 @@ static void avoid_bytes(nib_output_layout *r)
     if (count == 0)
         return;
     snprintf(bits, sizeof bits, least == most ? "%d" : "%d to %d", least, most);
-    if (r->job->format != NULL) {
-        nib__ledger_add_note(r->ledger, "format",
-                             "torchao's format stores codes of %s bits, of %zu layers, in 8 bits "
-                             "each; --format nibble and compressed-tensors store them in their own",
-                             bits, count);
-        return;
-    }
-    snprintf(
-        lacks, sizeof lacks,
-        "stores codes of %s bits, of %zu layers, in 8 bits each; --format torchao asks for that",
-        bits, count);
-    nib__output_layout_use_nibble(r, lacks);
-}
-
-nib_status nib__output_sources_choose_dialect(nib_output_layout *r)
-{
-    const char *asked = r->job->format, *reason = NULL;
-    char why[160], a[NIB_SHOWN], scheme[64], list[200];
-    size_t first = 0;
-    r->dialect = NIB_DIALECT_TORCHAO;
-    if (asked != NULL && !nib__dialect_find(&r->dialect, asked))
-        return nib__fail(r->err, NIB_USAGE, "format \"%s\" is not one of %s",
-                         nib__escape_string(a, asked), list_dialects(list));
-    char lacks[512];
-    const size_t refused = count_refused(r, r->dialect, &first, &reason, why);
-    if (refused == 0 && asked == NULL && nib__output_bias_count_coded(r) != 0 &&
-        count_refused(r, NIB_DIALECT_NIBBLE, &first, &reason, why) == 0) {
-        snprintf(lacks, sizeof lacks, "has no quantized biases (%zu here)",
-                 nib__output_bias_count_coded(r));
-        nib__output_layout_use_nibble(r, lacks);
-    }
-    if (refused == 0 && r->dialect == NIB_DIALECT_TORCHAO)
-        avoid_bytes(r);
-    if (refused == 0)
-        return NIB_OK;
-    const nib_output_weight *stored = &r->sources[first].stored;
-    const char *name = r->job->layers[first].name;
-    nib__scheme_name(scheme, &stored->scheme);
-    if (asked != NULL)
-        return nib__fail(r->err, NIB_NOT_AS_ASKED,
-                         "%s: the format %s cannot hold %s at %" PRId64 " x %" PRId64
-                         ": %s (%zu of %zu layers)%s",
-                         nib__escape_string(a, name), asked, scheme, stored->n, stored->k, reason,
-                         refused, count_dialect_layers(r),
-                         r->dialect == NIB_DIALECT_NIBBLE ? "" : "; --format nibble holds it");
-    snprintf(lacks, sizeof lacks,
-             "cannot hold %zu of %zu layers; the first is %s, %s at %" PRId64 " x %" PRId64 ": %s",
-             refused, count_dialect_layers(r), name, scheme, stored->n, stored->k, reason);
-    nib__output_layout_use_nibble(r, lacks);
-    size_t own = 0;
-    if (count_refused(r, NIB_DIALECT_NIBBLE, &own, &reason, why) == 0)
-        return NIB_OK;
-    return nib__fail(r->err, NIB_NOT_AS_ASKED, "%s: neither torchao nor nibble can hold it: %s",
-                     nib__escape_string(a, r->job->layers[own].name), reason);
+    nib__ledger_add_note(r->ledger, "format",
+                         "torchao's format stores codes of %s bits, of %zu layers, in 8 bits "
+                         "each; --format nibble and compressed-tensors store them in their own",
+                         bits, count);
 }
 
 bool nib__output_sources_bytes(const nib_output_layout *r, nib_dialect dialect, uint64_t *bytes)
@@ -381,7 +364,8 @@ bool nib__output_sources_bytes(const nib_output_layout *r, nib_dialect dialect, 
         nib_output_weight stored;
         nib_file_layout layout = {.order = NIB_ORDER_ROWS};
         char why[160];
-        if (!uses_dialect(l))
+        const bool is_tied = l->recode && l->source != NULL && l->turn == NULL; /* not written */
+        if (!uses_dialect(l) || is_tied || nib__output_sources_shared(r, dialect, i))
             continue;
         if (find_refusal(why, dialect, l, &r->sources[i], &stored) != NULL)
             return false;
@@ -397,6 +381,101 @@ bool nib__output_sources_bytes(const nib_output_layout *r, nib_dialect dialect, 
     return true;
 }
 
+const nib_dialect nib__directory_dialects[NIB_DIRECTORY_DIALECTS] = {
+    NIB_DIALECT_TORCHAO, NIB_DIALECT_COMPRESSED, NIB_DIALECT_NIBBLE};
+
+bool nib__output_sources_has_readers(const nib_output_layout *r, nib_dialect dialect)
+{
+    bool coded = false;
+    for (size_t i = 0; i < r->job->count; i++)
+        coded = coded || (r->job->layers[i].role == NIB_ROLE_EMBED &&
+                          nib__scheme_is_quantized(&r->job->layers[i].choice.scheme));
+    return dialect != NIB_DIALECT_COMPRESSED || !coded;
+}
+
+/* Whether a dialect holds layers and biases as asked, and its programs can read them. A single file
+ * has no config.json, which compressed-tensors needs. */
+static bool holds_all(const nib_output_layout *r, nib_dialect dialect, uint64_t *bytes)
+{
+    return (dialect == NIB_DIALECT_NIBBLE || nib__output_bias_count_coded(r) == 0) &&
+           (dialect != NIB_DIALECT_COMPRESSED || r->directory) &&
+           nib__output_sources_has_readers(r, dialect) &&
+           nib__output_sources_bytes(r, dialect, bytes);
+}
+
+/* Says why the format that most programs read was not considered. */
+static void note_lacks(const nib_output_layout *r, const char *format)
+{
+    const size_t biases = nib__output_bias_count_coded(r);
+    const char *reason = NULL;
+    size_t first = 0;
+    char why[160], scheme[64];
+    const size_t refused = count_refused(r, NIB_DIALECT_TORCHAO, &first, &reason, why);
+    if (refused != 0) {
+        const nib_output_weight *stored = &r->sources[first].stored;
+        nib__scheme_name(scheme, &stored->scheme);
+        nib__ledger_add_note(r->ledger, "format",
+                             "written as %s: torchao's format cannot hold %zu of %zu layers; the "
+                             "first is %s, %s at %" PRId64 " x %" PRId64 ": %s",
+                             format, refused, count_dialect_layers(r), r->job->layers[first].name,
+                             scheme, stored->n, stored->k, reason);
+    } else if (biases != 0) {
+        nib__ledger_add_note(r->ledger, "format",
+                             "written as %s: torchao's format has no quantized biases (%zu here)",
+                             format, biases);
+    }
+}
+
+/* Chooses the smallest that holds everything as asked; of those within 1 % of it, the first. */
+static nib_status choose_smallest(nib_output_layout *r)
+{
+    uint64_t bytes[NIB_DIRECTORY_DIALECTS], least = UINT64_MAX;
+    bool holds[NIB_DIRECTORY_DIALECTS];
+    char why[160], a[NIB_SHOWN];
+    const char *reason = NULL;
+    size_t first = 0, chosen = 0;
+    for (size_t i = 0; i < NIB_DIRECTORY_DIALECTS; i++) {
+        holds[i] = holds_all(r, nib__directory_dialects[i], &bytes[i]);
+        least = holds[i] && bytes[i] < least ? bytes[i] : least;
+    }
+    if (least == UINT64_MAX) {
+        count_refused(r, NIB_DIALECT_NIBBLE, &first, &reason, why);
+        return nib__fail(r->err, NIB_NOT_AS_ASKED, "%s: neither torchao nor nibble can hold it: %s",
+                         nib__escape_string(a, r->job->layers[first].name), reason);
+    }
+    while (!holds[chosen] || bytes[chosen] - least > least / 100)
+        chosen++;
+    r->dialect = nib__directory_dialects[chosen];
+    if (!holds[0])
+        note_lacks(r, nib__dialect_name(r->dialect));
+    return NIB_OK;
+}
+
+nib_status nib__output_sources_choose_dialect(nib_output_layout *r)
+{
+    const char *asked = r->job->format, *reason = NULL;
+    char why[160], a[NIB_SHOWN], scheme[64], list[200];
+    size_t first = 0;
+    if (asked == NULL)
+        return choose_smallest(r);
+    if (!nib__dialect_find(&r->dialect, asked))
+        return nib__fail(r->err, NIB_USAGE, "format \"%s\" is not one of %s",
+                         nib__escape_string(a, asked), list_dialects(list));
+    const size_t refused = count_refused(r, r->dialect, &first, &reason, why);
+    if (refused == 0 && r->dialect == NIB_DIALECT_TORCHAO)
+        note_bytes(r);
+    if (refused == 0)
+        return NIB_OK;
+    const nib_output_weight *stored = &r->sources[first].stored;
+    nib__scheme_name(scheme, &stored->scheme);
+    return nib__fail(r->err, NIB_NOT_AS_ASKED,
+                     "%s: the format %s cannot hold %s at %" PRId64 " x %" PRId64
+                     ": %s (%zu of %zu layers)%s",
+                     nib__escape_string(a, r->job->layers[first].name), asked, scheme, stored->n,
+                     stored->k, reason, refused, count_dialect_layers(r),
+                     r->dialect == NIB_DIALECT_NIBBLE ? "" : "; --format nibble holds it");
+}
+
 void nib__output_sources_fit(const nib_output_layout *r, size_t layer, nib_output_weight *stored)
 {
     char why[160];
@@ -406,4 +485,10 @@ void nib__output_sources_fit(const nib_output_layout *r, size_t layer, nib_outpu
                            stored); /* for types: the layer fits */
     else
         *stored = r->sources[layer].stored; /* the quantizer's types */
+    /* One description is both's; an embedding has no activations. */
+    for (size_t i = 0; i < r->job->count && l->role == NIB_ROLE_EMBED; i++)
+        if (r->sources[i].shares == layer && r->dialect != NIB_DIALECT_GGUF) {
+            stored->scheme.act = r->job->layers[i].choice.scheme.act;
+            stored->scheme.act_symmetric = r->job->layers[i].choice.scheme.act_symmetric;
+        }
 }

@@ -323,23 +323,27 @@ static nib_status prepare(nib_output_layout *r)
     return check_config_needed(r);
 }
 
+static const char *find_readers(const nib_output_layout *r, nib_dialect dialect)
+{
+    return nib__output_sources_has_readers(r, dialect) ? nib__dialect_readers(dialect) : NULL;
+}
+
 /* What the weights would be in the other formats of directories. */
 static void find_elsewhere(const nib_output_layout *r, nib_quantize_report *report)
 {
-    static const nib_dialect others[] = {NIB_DIALECT_TORCHAO, NIB_DIALECT_COMPRESSED,
-                                         NIB_DIALECT_NIBBLE};
+    const nib_dialect *others = nib__directory_dialects;
     uint64_t own, other;
     bool listed = false;
     size_t count = 0;
-    for (size_t i = 0; i < COUNT(others); i++)
+    for (size_t i = 0; i < NIB_DIRECTORY_DIALECTS; i++)
         listed = listed || others[i] == r->dialect;
     if (!listed || !r->directory || !nib__output_sources_bytes(r, r->dialect, &own))
         return;
-    for (size_t i = 0; i < COUNT(others); i++)
+    for (size_t i = 0; i < NIB_DIRECTORY_DIALECTS; i++)
         if (others[i] != r->dialect && nib__output_sources_bytes(r, others[i], &other))
-            report->elsewhere[count++] = (struct nib_elsewhere){nib__dialect_name(others[i]),
-                                                                nib__dialect_readers(others[i]),
-                                                                report->bytes_after - own + other};
+            report->elsewhere[count++] =
+                (struct nib_elsewhere){nib__dialect_name(others[i]), find_readers(r, others[i]),
+                                       report->bytes_after - own + other};
 }
 
 static nib_status quantize(nib_output_layout *r, nib_quantize_report *report)
@@ -356,9 +360,10 @@ static nib_status quantize(nib_output_layout *r, nib_quantize_report *report)
         nib__quant_device_end(job->device, r->ledger);
     *report = (nib_quantize_report){
         .format = nib__dialect_name(r->dialect),
-        .readers = nib__dialect_readers(r->dialect),
+        .readers = find_readers(r, r->dialect),
         .bytes_before = nib__checkpoint_bytes(job->checkpoint),
         .bytes_after = nib__writer_bytes(r->writer),
+        .weights = job->weights,
         .files = nib__writer_file_count(r->writer),
         .seconds = (double)(nib__now_ns() - start) * 1e-9,
         .sync_seconds = nib__writer_sync_seconds(r->writer),
@@ -404,12 +409,19 @@ nib_status nib__quantize_check(const nib_quantize_job *job, nib_err *err)
 
 /* ---- the report ---- */
 
+static double bits_per_weight(const nib_quantize_report *report)
+{
+    return 8.0 * (double)report->bytes_after / (double)report->weights;
+}
+
 void nib__quantize_json(const nib_ledger *ledger, const nib_quantize_report *report, nib_jsonw *w)
 {
     nib__jsonw_pair_string(w, "format", report->format);
     nib__jsonw_pair_bool(w, "dry_run", report->dry_run);
     nib__jsonw_pair_int(w, "bytes_before", (int64_t)report->bytes_before);
     nib__jsonw_pair_int(w, "bytes_after", (int64_t)report->bytes_after);
+    nib__jsonw_pair_int(w, "weights", (int64_t)report->weights);
+    nib__jsonw_pair_double(w, "bits_per_weight", bits_per_weight(report));
     nib__jsonw_key(w, "elsewhere");
     nib__jsonw_object(w);
     for (size_t i = 0; report->elsewhere[i].name != NULL; i++)
@@ -426,14 +438,14 @@ void nib__quantize_render(const nib_ledger *ledger, const nib_quantize_report *r
 {
     char before[32], after[32];
     nib__ledger_render(ledger, true, out);
-    nib__text_format(out, "\n%s: %s -> %s (%.1f %%) in %zu file%s, format %s",
-                     report->dry_run ? "would write" : "wrote",
-                     nib__format_bytes(before, report->bytes_before),
-                     nib__format_bytes(after, report->bytes_after),
-                     report->bytes_before == 0
-                         ? 0.0
-                         : 100.0 * (double)report->bytes_after / (double)report->bytes_before,
-                     report->files, report->files == 1 ? "" : "s", report->format);
+    nib__text_format(
+        out, "\n%s: %s -> %s (%.1f %%, %.2f bits per weight) in %zu file%s, format %s",
+        report->dry_run ? "would write" : "wrote", nib__format_bytes(before, report->bytes_before),
+        nib__format_bytes(after, report->bytes_after),
+        report->bytes_before == 0
+            ? 0.0
+            : 100.0 * (double)report->bytes_after / (double)report->bytes_before,
+        bits_per_weight(report), report->files, report->files == 1 ? "" : "s", report->format);
     if (report->readers != NULL)
         nib__text_format(out, " (%s)", report->readers);
     if (!report->dry_run)

@@ -71,9 +71,10 @@ typedef struct nib_quantize_job {
     const nib_checkpoint *checkpoint;
     const nib_quantize_layer *layers;
     size_t count;
+    uint64_t weights;         /* nib__network_weights */
     const char *recipe;       /* as given; for the manifest */
     const char *out;          /* a directory if the checkpoint is one, else a file */
-    const char *format;       /* dialect to write; NULL: torchao, or nibble with a note */
+    const char *format;       /* dialect to write; NULL: the smallest that holds the result */
     nib_bias bias;            /* form of biases of quantized layers; NONE: as stored */
     bool strict;              /* refuse what is not as asked */
     const nib_strings *allow; /* setting codes that strict accepts; NULL: none */
@@ -138,6 +139,7 @@ typedef struct nib_quantize_report {
     const char *format;                 /* name of the dialect written */
     const char *readers;                /* other programs that read it; NULL: none */
     uint64_t bytes_before, bytes_after; /* of the weight files */
+    uint64_t weights;                   /* of the job */
     size_t files;
     size_t biases, biases_changed; /* layers with a bias; those whose bias changed */
     double seconds, sync_seconds;  /* total, and of these waiting for the disk */

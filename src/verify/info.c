@@ -162,6 +162,19 @@ nib_status nib__entries_list(nib_entry **out, size_t *count, const nib_checkpoin
     return NIB_OK;
 }
 
+uint64_t nib__entries_weights(const nib_entry *entries, size_t count)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        const nib_entry *e = &entries[i];
+        uint64_t weights = 1;
+        for (int d = 0; d < e->rank; d++)
+            weights *= (uint64_t)e->shape[d];
+        sum += weights + (e->bias ? (uint64_t)e->shape[0] : 0);
+    }
+    return sum;
+}
+
 /* ---- rendering ---- */
 
 const char *nib__format_entry_shape(char out[256], const nib_entry *e)
@@ -267,11 +280,16 @@ static void add_notes(const nib_checkpoint *cp, nib_ledger *ledger)
     }
 }
 
-static void render_json(const nib_entry *entries, size_t count, const nib_ledger *ledger,
-                        nib_text *out)
+static void render_json(const nib_entry *entries, size_t count, const nib_checkpoint *cp,
+                        const nib_ledger *ledger, nib_text *out)
 {
+    const uint64_t weights = nib__entries_weights(entries, count),
+                   bytes = nib__checkpoint_bytes(cp);
     nib_jsonw w;
     nib__jsonw_report(&w, out);
+    nib__jsonw_pair_int(&w, "bytes", (int64_t)bytes);
+    nib__jsonw_pair_int(&w, "weights", (int64_t)weights);
+    nib__jsonw_pair_double(&w, "bits_per_weight", 8.0 * (double)bytes / (double)weights);
     nib__jsonw_key(&w, "tensors");
     nib__jsonw_array(&w);
     for (size_t i = 0; i < count; i++) {
@@ -303,7 +321,7 @@ static void render_json(const nib_entry *entries, size_t count, const nib_ledger
 nib_status nib__info_render(const nib_checkpoint *cp, const nib_allocator *a, nib_form form,
                             nib_text *out, nib_err *err)
 {
-    char bytes[32], shown[160];
+    char bytes[32], number[32], shown[160];
     nib_entry *entries;
     size_t count;
     nib_arena arena;
@@ -314,12 +332,19 @@ nib_status nib__info_render(const nib_checkpoint *cp, const nib_allocator *a, ni
     if (status == NIB_OK)
         add_notes(cp, &ledger);
     if (status == NIB_OK && form == NIB_FORM_JSON) {
-        render_json(entries, count, &ledger, out);
+        render_json(entries, count, cp, &ledger, out);
     } else if (status == NIB_OK) {
         const char *path = nib__checkpoint_path(cp);
-        nib__text_format(
-            out, "%s: %zu tensors, %s\n", nib__escape_name(shown, sizeof shown, path, strlen(path)),
-            nib__checkpoint_count(cp), nib__format_bytes(bytes, nib__checkpoint_bytes(cp)));
+        const uint64_t weights = nib__entries_weights(entries, count);
+        nib__text_format(out, "%s: %zu tensors, %s, %s weights",
+                         nib__escape_name(shown, sizeof shown, path, strlen(path)),
+                         nib__checkpoint_count(cp),
+                         nib__format_bytes(bytes, nib__checkpoint_bytes(cp)),
+                         nib__format_count(number, weights));
+        if (weights != 0)
+            nib__text_format(out, ", %.2f bits per weight",
+                             8.0 * (double)nib__checkpoint_bytes(cp) / (double)weights);
+        nib__text_str(out, "\n");
         render_lines(entries, count, out);
         nib__ledger_render(&ledger, true, out);
     }

@@ -32,6 +32,8 @@ size_t nib__info_memory_limit(const nib_checkpoint *cp);
  * (NULL allowed). */
 nib_status nib__entries_list(nib_entry **out, size_t *count, const nib_checkpoint *cp,
                              nib_arena *arena, nib_ledger *ledger, nib_err *err);
+/* Numbers in all entries, biases included. */
+uint64_t nib__entries_weights(const nib_entry *entries, size_t count);
 
 /* "608x224". Returns out, or a constant for a scalar. */
 const char *nib__format_entry_shape(char out[256], const nib_entry *entry);

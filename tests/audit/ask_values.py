@@ -101,10 +101,6 @@ def wanted_by(model, spec):
     return {n: None if spec.keeps_head and n == "lm_head" else spec for n in model.linears()}
 
 
-def is_torchao(out):
-    return "nibble" not in stored.Directory(out).metadata
-
-
 # ---- running it ----
 
 def logits(judge, path, vocab, *, words="f32", ids=IDS):
@@ -213,8 +209,6 @@ def quantize_ask(judge, model, source, folder, recipe):
 
     def see(ran):
         found = see_stored(model, out, wanted)
-        if not is_torchao(out):
-            found.append(Deviation("written in nibble's dialect", ("written as nibble",)))
         verified = judge.run("verify", out)
         if verified.status != 0:
             found.append(Deviation(f"verify: {verified.last_error()}", ("verify",)))

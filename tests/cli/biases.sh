@@ -25,7 +25,7 @@ check 'the plan notes int8 biases at load' grep -q 'note: 15 of 15 biases are in
 check 'the plan says that --bias int8 needs quantized weights' grep -q 'without effect: --bias int8 (option): 0 of 15 biases have this type; the others stay floats' <(nibble plan m --bias int8)
 
 # int32: the same text with any instruction set; kept by a conversion
-check 'quantize to int8dq-static' nibble quantize m s --recipe int8dq-static --calibrate text.txt --quiet
+check 'quantize to int8dq-static' nibble quantize m s --recipe int8dq-static --format nibble --calibrate text.txt --quiet
 check 'quantize to int8dq-static with int32 biases' nibble quantize m s32 --recipe int8dq-static --calibrate text.txt --bias int32 --quiet
 check 'verify int32 biases against floats' nibble verify s32 --against s
 for isa in ref avx2; do
@@ -66,6 +66,6 @@ refused 2 'bias "int4" is not one of float, int8, int32' convert q x --format ni
 refused 4 'model.layers.0.self_attn.q_proj: 8da4w-g32 takes no int32 bias: its activations have a scale per token*' generate m --recipe 8da4w --bias int32 -n 1
 refused 4 'model.layers.0.self_attn.q_proj: 8da4w-g32 takes no int32 bias: *; use --bias int8, *' quantize m x --recipe 8da4w --bias int32
 refused 4 'model.layers.0.self_attn.q_proj: 8da4w-g32 takes no int32 bias: *' convert q x --format nibble --bias int32
-refused 4 'model.layers.0.self_attn.q_proj.bias: the format torchao cannot hold an int8 bias; --format nibble holds it' quantize m x --recipe 8da4w --bias int8 --strict
+refused 4 'model.layers.0.self_attn.q_proj.bias: the format torchao cannot hold an int8 bias; --format nibble holds it' quantize m x --recipe 8da4w --bias int8 --format torchao --strict
 rm -f err out loaded stored
 only_here m q s s32 text.txt

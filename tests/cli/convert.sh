@@ -3,7 +3,7 @@
 # nibble convert: every format and back, what is kept and lost, what a format cannot hold; and models without config.json.
 cp -r "$MODEL" m
 head -c 2000 m/heldout.txt >text.txt
-nibble quantize m q --recipe 8da4w --quiet >/dev/null
+nibble quantize m q --recipe 8da4w --format torchao --quiet >/dev/null
 before=$(text_loss q)
 for format in torchao nibble compressed-tensors; do
     check "convert 8da4w to $format" nibble convert q c --format $format --quiet
@@ -86,7 +86,7 @@ check 'the report says that the GGUF has no tokenizer' grep -q 'the GGUF has no 
 check 'convert GGUF back to torchao' nibble convert m.gguf again --format torchao --quiet
 same 'same weights back from GGUF' again m
 equal 'same loss back from GGUF' "$(text_loss m)" "$(text_loss again)"
-check 'quantize a GGUF' nibble quantize m.gguf q8 --recipe int8wo-g32 --quiet
+check 'quantize a GGUF' nibble quantize m.gguf q8 --recipe int8wo-g32 --format torchao --quiet
 check 'convert to Q8_0' nibble convert q8 q8.gguf --format gguf --quiet
 equal 'all 36 layers are in Q8_0 blocks' 36 "$(nibble info q8.gguf --json | grep -c '"format": "gguf q8_0"')"
 same 'Q8_0 has the same weights' q8.gguf q8

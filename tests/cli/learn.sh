@@ -12,11 +12,11 @@ less() {
     check "$1: learn loses less than qronos: $learned, $qronos nats" awk "BEGIN { exit !($learned < $2 * $qronos) }"
 }
 options=(--recipe int4wo-sym --method learn --calibrate text.txt)
-nibble quantize m want "${options[@]}" --threads 1 >out 2>err
+nibble quantize m want "${options[@]}" --format torchao --threads 1 >out 2>err
 check 'the prediction' grep -q '^learn: [0-9.e+]* multiply-adds, about [0-9]* s at 60 % of this machine.s [0-9.e+]* per second$' err
 check 'a layer is by learn' grep -q 'mlp.gate_proj .* by learn$' out
 check 'verify codes of learn' nibble verify want
-nibble quantize m q --recipe int4wo-sym --method qronos --calibrate text.txt >out2
+nibble quantize m q --recipe int4wo-sym --method qronos --format torchao --calibrate text.txt >out2
 less int4wo-sym 0.9
 cat >compare.py <<'END'
 # layers whose codes, and whose scales, differ

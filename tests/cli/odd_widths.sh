@@ -3,10 +3,12 @@ text_of() { nibble generate "$1" --prompt 'The prince' -n 24 --temp 0 --quiet 2>
 
 for recipe in int3wo int6wo-asym int2wo-floatzero; do
     bits=${recipe#int} bits=${bits%%wo*}
+    format=compressed-tensors
+    [ $recipe = int2wo-floatzero ] && format=nibble
     nibble quantize "$MODEL" n --recipe "$recipe" >out
-    check "$recipe: nibble's format, and why" told "not as asked: --format torchao (default): written as nibble: torchao's format "
+    check "$recipe: the smallest format" told " in 1 file, format $format"
     check "$recipe: verify makes the same bytes" nibble verify n --from "$MODEL"
-    nibble quantize "$MODEL" c --recipe "$recipe" --format nibble >out
+    nibble quantize "$MODEL" c --recipe "$recipe" --format $format >out
     check "$recipe: nothing to say of a format that was asked for" [ "$(grep -c 'not as asked:' out)" = 0 ]
     check "$recipe: the same bytes" cmp n/model.safetensors c/model.safetensors
     size=$(stat -c %s n/model.safetensors) whole=$(stat -c %s "$MODEL/model.safetensors")
@@ -25,7 +27,9 @@ for format in torchao compressed-tensors; do
 done
 echo '{"rules": [{"match": "*.mlp.*", "scheme": "int3wo"}, {"match": "lm_head", "scheme": "int6wo"}], "else": "int8wo"}' >rules.json
 nibble quantize "$MODEL" c --recipe rules.json >out
-check 'layers of several widths' told "stores codes of 3 to 6 bits, of 16 layers, in 8 bits each; --format torchao asks for that"
+check 'layers of several widths' told 'in 1 file, format compressed-tensors (transformers, vLLM)'
+nibble quantize "$MODEL" c --recipe rules.json --format torchao --force >out
+check 'which take a byte each in torchao' told "note: torchao's format stores codes of 3 to 6 bits, of 16 layers, in 8 bits each; "
 
 rm -r n c
 refused 4 'model.layers.0.self_attn.q_proj: the format gguf cannot hold int3wo-g32 at 224 x 224: *' quantize "$MODEL" n --recipe int3wo --format gguf

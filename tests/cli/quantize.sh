@@ -105,10 +105,10 @@ refused 3 '*rules\[0\] has a method, but keeps its layers as stored' quantize m 
 echo '{"method": "serach", "recipe": "8da4w"}' >typo.json
 refused 3 '*method "serach" is unknown; did you mean search' quantize m q --recipe typo.json
 
-nibble quantize m q --recipe 8da4w --json 2>err | members quantize schema=1 'format="torchao"' bytes_before=int bytes_after=int files=1 layers[].name=str \
+nibble quantize m q --recipe 8da4w --json 2>err | members quantize schema=1 'format="nibble"' bytes_before=int bytes_after=int weights=int bits_per_weight=num files=1 layers[].name=str \
     layers[].asked=str layers[].done=str counts.substituted=0
 equal 'quantize --json prints nothing on stderr' '' "$(cat err)"
-members manifest schema=1 source.xxh3_128=str source.bytes=int recipe=str 'format="torchao"' ledger.layers[].asked=str ledger.layers[].done=str \
+members manifest schema=1 source.xxh3_128=str source.bytes=int recipe=str 'format="nibble"' ledger.layers[].asked=str ledger.layers[].done=str \
     ledger.counts.asked=int files=object tensors=object <q/nibble.json
 equal 'files of the output' 'config.json generation_config.json model.safetensors nibble.json tokenizer.json tokenizer_config.json' "$(ls q | tr '\n' ' ' | sed 's/ $//')"
 cp -r q before
@@ -194,24 +194,24 @@ rm ./*.json one.safetensors
 
 # formats, --strict, dry runs
 refused 4 '*the format torchao cannot hold 8da4w-g33 at 224 x 224: k = 224 is not a multiple of the group size 33 (36 of 36 layers)*' quantize m x --recipe 8da4w-g33 --format torchao
-refused 4 '*the format torchao cannot hold*' quantize m x --recipe 8da4w-g33 --strict
 refused 4 '*the format safetensors cannot hold int8wo at 224 x 224: it holds plain floats, and only nibble convert turns codes into floats (36 of 36 layers)*' quantize m x --recipe int8wo --format safetensors
 check 'the format safetensors holds f32' nibble quantize m x --recipe f32 --format safetensors --dry-run
 nibble quantize m x --recipe 8da4w-g33 --dry-run >out
-check 'a dry run reports that it chose another format' grep -q -e '--format torchao (default): written as nibble' out
-check 'a dry run reports the sizes' grep -q '^would write: 7.3 MB -> .* MB (.* %) in 1 file, format nibble' out
+check 'a dry run says what torchao cannot hold' told "note: written as nibble: torchao's format cannot hold 36 of 36 layers; the first is model.layers.0.self_attn.q_proj, "
+check 'which --strict allows: no format was asked for' nibble quantize m x --recipe 8da4w-g33 --dry-run --strict --quiet
+check 'a dry run reports the sizes' grep -q '^would write: 7.3 MB -> .* MB (.* %, 6.* bits per weight) in 1 file, format nibble' out
 rm err
 only_here before m out q text.txt
 nibble quantize m q --recipe 8da4w --dry-run --json | members 'a dry run' dry_run=true bytes_after=int
 equal 'a dry run predicts the size of the file' "$(stat -c %s before/model.safetensors)" "$(nibble quantize m x --recipe 8da4w --dry-run --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["bytes_after"])')"
 nibble quantize m x --recipe 8da4w --dry-run --json >written.json
-nibble quantize m x --recipe 8da4w --dry-run --json --format nibble >other.json
+nibble quantize m x --recipe 8da4w --dry-run --json --format torchao >other.json
 check 'and what it would be in another format, but for the header' python3 -c 'import json
 a, b = (json.load(open(f)) for f in ("written.json", "other.json"))
-assert list(a["elsewhere"]) == ["compressed-tensors", "nibble"], a
-assert abs(a["elsewhere"]["nibble"] - b["bytes_after"]) < 300 * 41, (a, b)'
+assert list(a["elsewhere"]) == ["torchao", "compressed-tensors"], a
+assert abs(a["elsewhere"]["torchao"] - b["bytes_after"]) < 300 * 41, (a, b)'
 nibble quantize m x --recipe 8da4w --dry-run >out
-check 'who reads it' told 'format torchao (transformers, vLLM) elsewhere: compressed-tensors (transformers, vLLM) [0-9.]* MB, nibble [0-9.]* MB'
+check 'who reads it' told 'format nibble elsewhere: torchao (transformers, vLLM) [0-9.]* MB, compressed-tensors (transformers, vLLM) [0-9.]* MB'
 nibble quantize m t1 --recipe 8da4w -t 1 --isa ref --quiet >/dev/null
 nibble quantize m t2 --recipe 8da4w -t 2 --quiet >/dev/null
 check 'threads and instruction sets do not change a byte' cmp t1/model.safetensors t2/model.safetensors

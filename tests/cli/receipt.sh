@@ -33,7 +33,7 @@ receipt() {
     shift
     check "the receipt of $out" python3 receipt.py "$MODEL" "$out" "$@"
 }
-nibble quantize "$MODEL" a --recipe 8da4w --quiet >"$seen.out"
+nibble quantize "$MODEL" a --recipe 8da4w --format torchao --quiet >"$seen.out"
 receipt a a/nibble.json '["command"]="quantize"' '["options"]["recipe"]="8da4w"' '["layers"]={"rtn": 36}' '["calibrate"]=null' '["seed"]=null' '["device"]=null'
 echo '{"rules": [{"match": "*.mlp.*", "scheme": "int8wo", "method": "rtn"}, {"match": "*", "scheme": "int4wo"}]}' >rules.json
 nibble quantize "$MODEL" b --recipe rules.json --method gptq --calibrate text.txt --skip lm_head --pack --quiet >"$seen.out"

@@ -76,7 +76,7 @@ with open(sys.argv[1] + "/model.safetensors", "rb") as f:
     tensors = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
 print(*sorted({t["dtype"] for n, t in tensors.items() if n.endswith("._weight_scale")}))' "$1"
 }
-nibble quantize "$MODEL" q --recipe torchao.json --quiet >/dev/null
+nibble quantize "$MODEL" q --recipe torchao.json --format torchao --quiet >/dev/null
 equal "scales have the config's scale_dtype" F32 "$(types q)"
 equal "config.json keeps the config's scale_dtype" float32 "$(python3 -c '
 import json
@@ -89,7 +89,7 @@ bytes() { nibble plan "$@" --json --quiet | grep -o '"weight_bytes": [0-9]*' | s
 equal 'quantized while loading: the same weight bytes' "$(bytes q)" "$(bytes "$MODEL" --recipe torchao.json)"
 nibble plan q --recipe torchao.json >plan
 equal 'no line on stored scales of that type' 0 "$(grep -c 'keep their stored' plan)"
-nibble quantize "$MODEL" q --recipe int4wo-intzero --quiet --force >/dev/null
+nibble quantize "$MODEL" q --recipe int4wo-intzero --format torchao --quiet --force >/dev/null
 equal "without scale_dtype, scales have the weight's type" BF16 "$(types q)"
 nibble plan q --recipe torchao.json >plan
 check 'the plan reports stored scales of another type' grep -q '^not as asked: scale_dtype f32 (recipe): 36 layers keep their stored' plan
@@ -103,11 +103,11 @@ other["_data"]["scale_dtype"] = None
 layers = {"lm_head": other, "_default": config}
 print(json.dumps({"_type": "FqnToConfig", "_version": 1, "_data": {"fqn_to_config": layers}}))
 END
-nibble quantize "$MODEL" q --recipe types.json --quiet --force >/dev/null
+nibble quantize "$MODEL" q --recipe types.json --format torchao --quiet --force >/dev/null
 equal 'two configs give scales of two types' 'BF16 F32' "$(types q)"
 check 'scales of two types are written as FqnToConfig' grep -q '"_type": "FqnToConfig"' q/config.json
 rm -rf q plan text.txt types.json
-nibble quantize "$MODEL" q --recipe 8da4w-g32 --quiet >/dev/null
+nibble quantize "$MODEL" q --recipe 8da4w-g32 --format torchao --quiet >/dev/null
 equal "a quantized model's config.json" 8da4w-g32 "$(done_of '*.q_proj' --recipe q/config.json)"
 only_here q rules.json torchao.json torchchat.json
 

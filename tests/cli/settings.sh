@@ -135,10 +135,9 @@ check 'convert --strict --allow generation-key' nibble convert short strict --fo
 refused 2 '--allow kernel has no effect: *' convert short strict --format nibble --allow kernel --force
 rm -rf strict
 
-# with --strict, changes of format and bias are refused before anything is written, and --allow accepts them
+# with --strict, a change of a bias is refused before anything is written
 denied '--bias int8 (option): *' quantize "$model" strict --recipe int8wo --only lm_head --bias int8 --format nibble --strict
 check 'a denied --bias writes nothing' test ! -e strict
-check 'quantize --strict --allow format' nibble quantize "$model" strict --recipe 8da4w-g33 --strict --allow format
 
 # options
 refused 2 '--recipe is given twice, as "int8wo" and as "8da4w"' plan "$model" --recipe int8wo --recipe 8da4w

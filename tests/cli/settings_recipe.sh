@@ -75,7 +75,7 @@ equal 'weight-only drops activations without a line' '' "$(settings quantize blo
 
 # options and names without effect, and remedies that a command offers
 refused 2 '--tokenizer has no effect: the format torchao has no tokenizer inside*' quantize "$model" out --recipe 8da4w --tokenizer "$model"
-refused 2 'out.gguf: the name ends in .gguf, but the format is torchao; *' quantize "$model" out.gguf --recipe 8da4w
+refused 2 'out.gguf: the name ends in .gguf, but the format is that of a directory; *' quantize "$model" out.gguf --recipe 8da4w
 refused 2 'out.gguf: the name ends in .gguf, but the format is nibble; *' convert "$model" out.gguf --format nibble
 cp -r "$model" large
 "$REPO/tests/cli/tensors" large/model.safetensors put lm_head.weight 0 0048
@@ -83,7 +83,7 @@ refused 3 'lm_head.weight: the value 131072 at index 0 is too large for f16; giv
 refused 3 'lm_head.weight: the value * is too large for f16; * keep the layer with --skip' quantize large made --recipe f16 --force
 
 # files that are not copied to the output
-nibble quantize "$model" made --recipe 8da4w --force --json >out 2>err
+nibble quantize "$model" made --recipe 8da4w --format torchao --force --json >out 2>err
 check 'quantize names files that are not copied' grep -q '"2 files beside the weights are not copied: README.md, heldout.txt"' out
 nibble convert made again --format nibble --json >out 2>err
 equal 'convert copies all files: no note' 0 "$(grep -c 'beside the weights' out)"

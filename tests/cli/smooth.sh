@@ -4,7 +4,7 @@
 # number of threads, and by verify; refusals.
 head -c 1500 "$MODEL/heldout.txt" >text.txt
 cp -r "$MODEL" m
-options=(--recipe int8dq-static --method smooth --calibrate text.txt)
+options=(--recipe int8dq-static --method smooth --format nibble --calibrate text.txt)
 
 nibble quantize m q "${options[@]}" --threads 1 >out 2>err
 check 'the prediction' grep -q '^smooth: [0-9.e+]* multiply-adds, about [0-9]* s at 60 % of this machine.s [0-9.e+]* per second$' err

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # nibble verify: a changed byte, a NaN, a missing tensor, files that do not match the manifest.
-nibble quantize "$MODEL" q --recipe 8da4w --quiet >/dev/null
+nibble quantize "$MODEL" q --recipe 8da4w --format torchao --quiet >/dev/null
 damage() { "$REPO/tests/cli/tensors" "$@"; }
 see verify q
 nibble verify q --json | members verify schema=1 tensors[].name=str tensors[].shape=list tensors[].scheme=str tensors[].bytes=int

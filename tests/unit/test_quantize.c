@@ -198,7 +198,7 @@ static void test_directory(void **state)
     write_source(at(from, "src"), config, usual, COUNT(usual), NULL, 0);
     write_text(from, "tokenizer.json", "{}");
     write_text(from, "secret.txt", "not to be copied");
-    quantize(&d, from, layers, COUNT(layers), at(out, "out"), NULL, false);
+    quantize(&d, from, layers, COUNT(layers), at(out, "out"), "torchao", false);
     expect(&d, NIB_OK);
     assert_string_equal(d.report.format, "torchao");
     assert_int_equal(d.ledger.layer_count, 4);
@@ -230,10 +230,10 @@ static void test_directory(void **state)
     free_done(&d);
     /* The output exists now. force replaces it, and the same input gives the same bytes. */
     char *first = read_text(out, "nibble.json");
-    quantize(&d, from, layers, COUNT(layers), out, NULL, false);
+    quantize(&d, from, layers, COUNT(layers), out, "torchao", false);
     refused(NIB_EXISTS, d.status, &d.err);
     free_done(&d);
-    quantize(&d, from, layers, COUNT(layers), out, NULL, true);
+    quantize(&d, from, layers, COUNT(layers), out, "torchao", true);
     expect(&d, NIB_OK);
     free_done(&d);
     char *second = read_text(out, "nibble.json");
@@ -249,7 +249,9 @@ static void test_directory(void **state)
     drop(from);
 }
 
-static void test_falls_back_to_nibble(void **state)
+/* Without a format the smallest that holds the result is chosen: where torchao's does not, a note
+ * says why. */
+static void test_what_torchao_cannot_hold(void **state)
 {
     (void)state;
     static const source_tensor odd[] = {{"a.weight", NIB_TYPE_F32, {5, 35}, 2},
@@ -272,9 +274,16 @@ static void test_falls_back_to_nibble(void **state)
         free_done(&d);
         quantize(&d, from, layers, 2, out, NULL, false);
         expect(&d, NIB_OK);
-        assert_string_equal(d.report.format, "nibble");
-        assert_int_equal(count_settings(&d.ledger, "format", "torchao"), 1);
-        expect_text(out, "config.json", "\"quant_method\": \"nibble\"");
+        const bool compressed =
+            strcmp(schemes[i], "int8dq-static") == 0 || strcmp(schemes[i], "fp8dq-tensor") == 0;
+        assert_string_equal(d.report.format, compressed ? "compressed-tensors" : "nibble");
+        assert_int_equal(d.ledger.note_count, 1);
+        assert_string_equal(d.ledger.notes[0].code, "format");
+        assert_non_null(strstr(d.ledger.notes[0].text, "torchao's format cannot hold "));
+        assert_int_equal(count_settings(&d.ledger, NULL, ""), 0);
+        expect_text(out, "config.json",
+                    compressed ? "\"quant_method\": \"compressed-tensors\""
+                               : "\"quant_method\": \"nibble\"");
         /* f64 is reported: for the bias when layers are listed, for the weight when it is streamed.
          */
         assert_int_equal(d.ledger.tensor_count, 2);
@@ -301,6 +310,50 @@ static void test_falls_back_to_nibble(void **state)
         nib__checkpoint_close(cp);
         drop(out);
     }
+    drop(from);
+}
+
+/* The smallest format, the first that is within 1 % of it, and those that hold it besides. */
+static void test_smallest_format(void **state)
+{
+    (void)state;
+    static const source_tensor wide[] = {{"a.weight", NIB_TYPE_BF16, {128, 1024}, 2}};
+    static const struct {
+        const char *scheme, *format, *others[2];
+    } cases[] = {
+        {"int8wo", "torchao", {"compressed-tensors", "nibble"}},
+        {"int4wo-g128", "torchao", {"nibble"}},
+        {"8da4w-g128", "nibble", {"torchao", "compressed-tensors"}},
+        {"int4wo-sym-g128", "compressed-tensors", {"torchao", "nibble"}},
+        {"int3wo-g128", "compressed-tensors", {"torchao", "nibble"}},
+        {"mxfp8", "torchao", {"nibble"}},
+    };
+    char from[512], out[512], file[600];
+    write_source(at(from, "src"), config, wide, COUNT(wide), NULL, 0);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        done d;
+        const nib_quantize_layer layers[] = {layer("a", cases[i].scheme)};
+        quantize(&d, from, layers, 1, at(out, "out"), NULL, false);
+        expect(&d, NIB_OK);
+        if (strcmp(d.report.format, cases[i].format) != 0)
+            fail_msg("%s: %s", cases[i].scheme, d.report.format);
+        assert_int_equal(d.ledger.note_count, 0);
+        size_t others = 0;
+        for (; d.report.elsewhere[others].name != NULL; others++)
+            assert_string_equal(d.report.elsewhere[others].name, cases[i].others[others]);
+        assert_true(others == 2 || cases[i].others[others] == NULL);
+        free_done(&d);
+        drop(out);
+    }
+    /* A file without a config.json is not in a format that needs one. */
+    const nib_quantize_layer layers[] = {layer("a", "int4wo-sym-g128")};
+    done d;
+    snprintf(file, sizeof file, "%s/model.safetensors", from);
+    quantize(&d, file, layers, 1, at(out, "out.safetensors"), NULL, false);
+    expect(&d, NIB_OK);
+    assert_string_equal(d.report.format, "nibble");
+    free_done(&d);
+    drop(out);
     drop(from);
 }
 
@@ -395,7 +448,7 @@ static void test_shared_tensors(void **state)
             layers[1].source = "model.embed_tokens";
         write_source(at(from, "src"), config, cases[i].alias ? head_only : embed_only, 1, &alias,
                      cases[i].alias);
-        quantize(&d, from, layers, 2, at(out, "out"), NULL, false);
+        quantize(&d, from, layers, 2, at(out, "out"), "torchao", false);
         expect(&d, NIB_OK);
         free_done(&d);
         nib_checkpoint *cp = open_ok(out);
@@ -427,6 +480,72 @@ static void test_shared_tensors(void **state)
     }
 }
 
+/* Codes that the embedding and the head share are stored once by formats that can, with the head's
+ * activations; by others twice, which is said. */
+static void test_shared_codes(void **state)
+{
+    (void)state;
+    static const source_tensor embed_only[] =
+        {{"model.embed_tokens.weight", NIB_TYPE_F32, {4, 64}, 2}},
+                               head_only[] = {{"lm_head.weight", NIB_TYPE_F32, {4, 64}, 2}};
+    static const nib_meta alias = {"model.embed_tokens.weight", "lm_head.weight"};
+    static const struct {
+        bool alias; /* as in test_shared_tensors */
+        const char *embed, *head, *format, *note;
+        bool once, alike; /* stored once; both names have the same values */
+    } cases[] = {
+        {false, "int4wo-g32-sym", "8da4w-g32", NULL, NULL, true, true},
+        {true, "int4wo-g32-sym", "8da4w-g32", NULL, "a tensor of its own", false, true},
+        {false, "int8wo", "int8wo", "nibble", NULL, true, true},
+        {false, "int4wo-g32-sym", "8da4w-g32", "torchao", "--format nibble stores them once", false,
+         true},
+        {false, "int8wo", "int8wo", "compressed-tensors", "--format nibble stores them once", false,
+         true},
+        {false, "int8wo", "int4wo-g32-sym", "nibble", "a tensor of its own", false, false},
+        {true, "int4wo-g32-sym", "int4wo-g64-sym", "nibble", "a tensor of its own", false, false},
+    };
+    char from[512], out[512], name[64];
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        done d;
+        nib_quantize_layer layers[] = {layer("model.embed_tokens", cases[i].embed),
+                                       layer("lm_head", cases[i].head)};
+        nib_weight w;
+        nib_err err;
+        float a[64], b[64];
+        bool found;
+        if (!cases[i].alias)
+            layers[1].source = "model.embed_tokens";
+        write_source(at(from, "src"), config, cases[i].alias ? head_only : embed_only, 1, &alias,
+                     cases[i].alias);
+        quantize(&d, from, layers, 2, at(out, "out"), cases[i].format, false);
+        expect(&d, NIB_OK);
+        assert_int_equal(count_settings(&d.ledger, "untied", cases[i].note), !cases[i].once);
+        assert_true((d.ledger.layers[0].bytes == 0 || d.ledger.layers[1].bytes == 0) ==
+                    cases[i].once);
+        assert_true(d.ledger.layers[0].sqnr_db > 10 && d.ledger.layers[1].sqnr_db > 10);
+        free_done(&d);
+        expect_text(out, "config.json",
+                    cases[i].once ? "\"tie_word_embeddings\": true"
+                                  : "\"tie_word_embeddings\": false");
+        nib_checkpoint *cp = open_ok(out);
+        if (nib__checkpoint_weight(&w, NULL, cp, "model.embed_tokens", NULL, &err) != NIB_OK)
+            fail_msg("case %zu: %s", i, err.text);
+        assert_string_equal(nib__scheme_name(name, &w.scheme),
+                            cases[i].once ? cases[i].head : cases[i].embed);
+        nib__weight_row(&w, 3, a);
+        assert_int_equal(nib__checkpoint_weight(&w, &found, cp, "lm_head", NULL, NULL), NIB_OK);
+        assert_true(found == !cases[i].once);
+        if (found) {
+            assert_string_equal(nib__scheme_name(name, &w.scheme), cases[i].head);
+            nib__weight_row(&w, 3, b);
+            assert_true((memcmp(a, b, sizeof a) == 0) == cases[i].alike);
+        }
+        nib__checkpoint_close(cp);
+        drop(out);
+        drop(from);
+    }
+}
+
 /* ---- metadata of a whole file ---- */
 
 /* Rewriting a nibble file without codes drops its "nibble" entry, and config.json has a
@@ -451,7 +570,7 @@ static void test_rewriting_a_nibble_file(void **state)
         const nib_quantize_layer layers[] = {layer("lm_head", schemes[i])};
         nib_weight w;
         char name[64];
-        quantize(&d, cast, layers, 1, at(out, "out"), NULL, false);
+        quantize(&d, cast, layers, 1, at(out, "out"), i == 0 ? "torchao" : NULL, false);
         expect(&d, NIB_OK);
         assert_string_equal(d.report.format, says[i]);
         free_done(&d);
@@ -791,9 +910,11 @@ int main(void)
         cmocka_unit_test(test_named_configs),
         cmocka_unit_test(test_config_patterns),
         cmocka_unit_test(test_directory),
-        cmocka_unit_test(test_falls_back_to_nibble),
+        cmocka_unit_test(test_what_torchao_cannot_hold),
+        cmocka_unit_test(test_smallest_format),
         cmocka_unit_test(test_casts_are_reported),
         cmocka_unit_test(test_shared_tensors),
+        cmocka_unit_test(test_shared_codes),
         cmocka_unit_test(test_rewriting_a_nibble_file),
         cmocka_unit_test(test_source_hash),
         cmocka_unit_test(test_rejects_overflowing_cast),

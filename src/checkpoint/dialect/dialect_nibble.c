@@ -130,7 +130,7 @@ static void describe(nib_text *out, const nib_output_weight *weight)
 }
 
 const nib_dialect_writer nib__write_nibble = {
-    .orders = true, .fit = fit_nibble, .layout = layout_nibble, .describe = describe};
+    .orders = true, .ties = true, .fit = fit_nibble, .layout = layout_nibble, .describe = describe};
 
 /* ---- reading ---- */
 

@@ -178,7 +178,7 @@ static void layout_gguf(nib_file_layout *out, const nib_output_weight *w)
                              .pieces = NIB_PIECES_BLOCKS};
 }
 
-const nib_dialect_writer nib__write_gguf = {.fit = fit_gguf, .layout = layout_gguf};
+const nib_dialect_writer nib__write_gguf = {.ties = true, .fit = fit_gguf, .layout = layout_gguf};
 
 /* ---- floats ---- */
 

@@ -373,7 +373,7 @@ static void describe(nib_text *out, const nib_output_weight *weight)
 }
 
 const nib_dialect_writer nib__write_torchao = {
-    .fit = fit_torchao, .layout = layout_torchao, .describe = describe};
+    .ties = true, .fit = fit_torchao, .layout = layout_torchao, .describe = describe};
 
 /* ---- configs ---- */
 

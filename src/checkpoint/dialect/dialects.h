@@ -95,6 +95,7 @@ void nib__file_layout_values(nib_order order, int bits, const nib_output_part *p
 typedef struct nib_dialect_writer {
     bool orders; /* can store act-order */
     bool blocks; /* can store scales shared by several rows; others repeat them */
+    bool ties;   /* can store one table for the embedding and the head, coded */
     /* Adapts the weight to what the format stores. NULL, or why it cannot: the end of a sentence
      * (in `out` or a constant). */
     const char *(*fit)(char out[160], nib_output_weight *weight);
