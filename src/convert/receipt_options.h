@@ -67,8 +67,8 @@ typedef struct nib_read_receipt {
 } nib_read_receipt;
 
 /* Reads the receipt in the manifest beside a checkpoint; asked.format is that of the manifest where
- * none was asked for, as the default is another in each version. No manifest, or one without a receipt, is
- * not an error. NIB_BAD_INPUT: it is not a receipt of this version. */
+ * none was asked for, as the default is another in each version. No manifest, or one without a
+ * receipt, is not an error. NIB_BAD_INPUT: it is not a receipt of this version. */
 nib_status nib__receipt_read(nib_read_receipt *out, const nib_checkpoint *cp, nib_arena *arena,
                              const nib_allocator *a, nib_err *err);
 void nib__receipt_free(nib_read_receipt *receipt, const nib_allocator *a);

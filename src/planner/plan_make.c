@@ -538,6 +538,25 @@ void nib__report_biases(nib_ledger *ledger, const char *asked, const char *other
                                 as_asked, biases, others);
 }
 
+/* How a token's time grows with the positions that it attends to. */
+static void note_positions(nib_plan *p)
+{
+    int64_t positions[NIB_PLAN_POSITIONS];
+    const int count = nib__plan_positions(positions, p->context);
+    char text[256] = "", number[32], time[32];
+    size_t used = 0;
+    for (int i = 0; i < count; i++) {
+        const double seconds =
+            nib__plan_step_seconds(&p->assignment, &p->policy, 1, 1, (double)positions[i]);
+        if (isnan(seconds))
+            return;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s at position %s",
+                                 i == 0 ? "" : ", ", nib__format_seconds(time, seconds),
+                                 nib__format_count(number, (uint64_t)positions[i]));
+    }
+    nib__ledger_add_note(&p->assignment.ledger, "predicted", "a token takes %s", text);
+}
+
 static nib_status make_plan(nib_plan *p, const nib_request *request, const nib_retry *retry,
                             nib_err *err)
 {
@@ -575,6 +594,8 @@ static nib_status make_plan(nib_plan *p, const nib_request *request, const nib_r
     NIB_TRY(nib__plan_lookup(p, err));
     NIB_TRY(nib__plan_draft_model(p, err));
     NIB_TRY(nib__plan_memory(p, err));
+    if (!p->policy.training)
+        note_positions(p);
     nib__ledger_allow(&p->assignment.ledger, &r->allow);
     nib_err *denied = &p->assignment.denied;
     if (r->strict && denied->status == NIB_OK)
@@ -671,6 +692,23 @@ nib_status nib_plan_status(const nib_plan *plan, nib_err *err)
     return denied->status == NIB_OK ? NIB_OK : nib__fail(err, denied->status, "%s", denied->text);
 }
 
+/* "predicted_positions": [[positions, seconds of a token behind them], ...] */
+static void put_positions(const nib_plan *p, nib_jsonw *w)
+{
+    int64_t positions[NIB_PLAN_POSITIONS];
+    const int count = p->policy.training ? 0 : nib__plan_positions(positions, p->context);
+    nib__jsonw_key(w, "predicted_positions");
+    nib__jsonw_array(w);
+    for (int i = 0; i < count; i++) {
+        nib__jsonw_array(w);
+        nib__jsonw_int(w, positions[i]);
+        nib__jsonw_double(
+            w, nib__plan_step_seconds(&p->assignment, &p->policy, 1, 1, (double)positions[i]));
+        nib__jsonw_array_end(w);
+    }
+    nib__jsonw_array_end(w);
+}
+
 void nib__plan_json(const nib_plan *p, nib_jsonw *w)
 {
     const nib_network *net = &p->model->net;
@@ -700,6 +738,7 @@ void nib__plan_json(const nib_plan *p, nib_jsonw *w)
         nib__jsonw_pair_int(w, "snapshots", p->cache.snapshots);
     }
     nib__jsonw_pair_double(w, "predicted_token_s", p->assignment.predicted_token_s);
+    put_positions(p, w);
     nib__jsonw_pair_double(w, "predicted_bf16_token_s", p->assignment.predicted_bf16_token_s);
     nib__jsonw_pair_double(w, "predicted_prefill_s", p->assignment.predicted_prefill_s);
     nib__jsonw_pair_double(w, "linear_token_s", p->assignment.linear_token_s);

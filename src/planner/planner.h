@@ -67,6 +67,10 @@ uint64_t nib__plan_layer_bytes(const nib_layer_plan *plan);
  * with logits, each attending to `positions` positions. NaN: part of the plan is denied. */
 double nib__plan_step_seconds(const nib_assignment *plan, const nib_policy *policy, int64_t m,
                               int64_t outputs, double positions);
+/* The positions behind which a plan predicts a token: 0, 4,096, 16,384, 65,536 and the context's
+ * last, as far as they are in the context. Returns how many. */
+enum { NIB_PLAN_POSITIONS = 5 };
+int nib__plan_positions(int64_t out[NIB_PLAN_POSITIONS], int64_t context);
 
 /* If the logits are on a device: the best row there that draws a token for a request with these
  * facts. NULL: the logits are copied, and the CPU draws. why (NULL allowed) gets the conditions

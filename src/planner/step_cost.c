@@ -133,6 +133,17 @@ double nib__plan_step_seconds(const nib_assignment *plan, const nib_policy *poli
     return sum;
 }
 
+int nib__plan_positions(int64_t out[NIB_PLAN_POSITIONS], int64_t context)
+{
+    static const int64_t listed[] = {0, 4096, 16384, 65536};
+    int count = 0;
+    for (size_t i = 0; i < COUNT(listed); i++)
+        if (listed[i] < context - 1)
+            out[count++] = listed[i];
+    out[count++] = context - 1;
+    return count;
+}
+
 void nib__plan_whole_steps(nib_assignment *plan, const nib_policy *policy)
 {
     const double token_s = nib__plan_step_seconds(plan, policy, 1, 1, NIB_PREFILL_TOKENS);
