@@ -4,7 +4,8 @@
 # make demo       install what is missing, build, quantize the shipped model, plan, generate, evaluate
 # make test       install what is missing, build, run every test; last line: N passed, N failed
 # make test-neon  all cases of the Arm kernels under qemu; make test runs fewer
-# make portable   checks that files outside src/base and src/device need nothing but POSIX; part of make test
+# make portable   compiles files outside src/base and src/device with nothing but POSIX, as every build does, and others as for
+#                 macOS; part of make test
 # make portable-all   also builds and tests with clang, musl and for 32-bit x86, and links for macOS, where their tools are installed
 # make lint       style, layers and formatting
 # make SAN=address,undefined test-unit      the same tests under sanitizers, in their own build folder
@@ -50,7 +51,8 @@ MODULES := $(FOLDERS)
 # CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the builder's: they are added to what the project needs.
 # Files and times of 64 bits on 32-bit processors; elsewhere the macros would only rename calls.
 POINTER       := $(shell echo __SIZEOF_POINTER__ | $(CC) -E -P -x c - 2>/dev/null)
-OWN_CPPFLAGS  = -Iinclude $(FOLDERS:%=-Isrc/%) $(PKG_CFLAGS) -D_GNU_SOURCE $(if $(filter 4,$(POINTER)),-D_FILE_OFFSET_BITS=64 -D_TIME_BITS=64)
+SYSTEM        = -D_GNU_SOURCE
+OWN_CPPFLAGS  = -Iinclude $(FOLDERS:%=-Isrc/%) $(PKG_CFLAGS) $(SYSTEM) $(if $(filter 4,$(POINTER)),-D_FILE_OFFSET_BITS=64 -D_TIME_BITS=64)
 ALL_CPPFLAGS  = $(OWN_CPPFLAGS) $(CPPFLAGS)
 # What results and the library's symbols depend on comes last. No contraction: a fused multiply-add is written as fma. Without SSE,
 # 32-bit x86 computes with excess precision.
@@ -130,6 +132,14 @@ $(BUILD)/src/base/sha256__shani.o: ISA = -msha -msse4.1
 $(BUILD)/src/base/sha256__shani.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
 # Its accumulators must stay in registers; otherwise it measures the L1 cache.
 $(BUILD)/src/device/measure.o: OPT = -O3 -g
+
+# Outside src/base and src/device, every file compiles with POSIX alone. Terminal width and anonymous maps are not in POSIX, but
+# every BSD has them. macOS hides more than that from files that ask for POSIX.
+POSIX_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out src/base/% src/device/%,$(LIB_SRC) $(CLI_SRC)))
+$(POSIX_OBJ): SYSTEM = $(if $(APPLE),-D_GNU_SOURCE,-D_XOPEN_SOURCE=700 -Werror=implicit-function-declaration)
+$(BUILD)/src/cli/terminal.o: SYSTEM += -D_DEFAULT_SOURCE
+# It asks for an event that Linux declares beside those of POSIX; `portable` compiles it without.
+$(BUILD)/src/serve/http_watch.o: SYSTEM = -D_GNU_SOURCE
 
 # make coverage counts the branches of files that read what comes from outside: checkpoints, configs, tokenizers, templates,
 # schemas, recipes, machines, training configs and states, states of sequences, requests.
@@ -342,22 +352,16 @@ $(BUILD)/tools/%: tools/%.c $(LIB)
 
 # ---- other systems ----
 
-# Outside src/base and src/device, every file compiles with POSIX alone. Terminal width and anonymous maps are not in
-# POSIX, but every BSD and macOS have them.
-EVERY_ISA := $(if $(filter x86_64,$(MACHINE)),-mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl \
-             -mavx512vnni -mavx512bf16 -mamx-tile -mamx-int8) $(if $(filter aarch64 arm64,$(MACHINE)),-march=armv8.2-a+dotprod+i8mm)
-POSIX_SRC := $(filter-out src/base/% src/device/%,$(LIB_SRC) $(CLI_SRC))
-READ       = @mkdir -p $(@D); $(CC) $(filter-out -D_GNU_SOURCE,$(ALL_CPPFLAGS)) $1 $(ALL_CFLAGS) -fsyntax-only \
-             -Werror=implicit-function-declaration -MMD -MP -MF $@.d -MT $@ $< && touch $@
-$(BUILD)/portable/src/cli/terminal.ok: MORE = -D_DEFAULT_SOURCE -D_DARWIN_C_SOURCE
-$(BUILD)/portable/%.ok: %.c
-	$(call READ,-D_XOPEN_SOURCE=700 $(MORE) $(EVERY_ISA) -Isrc/serve)
 # The macOS parts of base and device are compiled against stand-ins for its headers.
+READ = @mkdir -p $(@D); $(CC) $(ALL_CPPFLAGS) $1 $(ALL_CFLAGS) -fsyntax-only -Werror=implicit-function-declaration -MMD -MP -MF $@.d -MT $@ $< && touch $@
+$(BUILD)/portable/%.ok: SYSTEM = -D_XOPEN_SOURCE=700
+$(BUILD)/portable/%.ok: %.c
+	$(call READ,-Isrc/serve)
 APPLE_SRC := $(filter src/base/% src/device/%,$(LIB_SRC))
 $(BUILD)/apple/%.ok: %.c tests/portable/apple.h
-	$(call READ,-D_GNU_SOURCE -U__linux__ -Itests/portable/apple -Itests/portable/frameworks -include tests/portable/apple.h)
+	$(call READ,-U__linux__ -Itests/portable/apple -Itests/portable/frameworks -include tests/portable/apple.h)
 apple: $(APPLE_SRC:%.c=$(BUILD)/apple/%.ok)
-portable: $(POSIX_SRC:%.c=$(BUILD)/portable/%.ok) apple portable-refused
+portable: $(POSIX_OBJ) $(BUILD)/portable/src/serve/http_watch.ok apple portable-refused
 	@if command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) -s apple BUILD=build/aarch64 CC=aarch64-linux-gnu-gcc \
 	    PKG_CFLAGS="-DXXH_INLINE_ALL -Itests/arm"; fi
 # Whole builds with their unit tests, where this machine can run them. What is not installed is skipped with the reason.
