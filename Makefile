@@ -96,6 +96,7 @@ LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/made/machine_files.o
 PAGE     := $(sort $(wildcard web/*.html web/*.js web/*.css web/*.svg))
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o) $(BUILD)/made/page_files.o
 UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
+COMPUTING := $(shell cat tests/unsanitized.txt)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 LIB      := $(BUILD)/libnibble.a
@@ -305,7 +306,10 @@ $(PROGRAM): $(CLI_OBJ) $(LIB)
 
 # A test replaces the functions that it lists with WRAPPED (tests/wrapped.h).
 WRAPS = $(shell awk -F', *' '/^WRAPPED/ { print "-Wl,--wrap=" $$2 }' $<)
-$(UNIT_BIN): private OPT = -O1 -g1
+# Those that compute much are optimized; others take longer to compile than to run. Without the debug information of the library: gdb
+# names its functions, and under sanitizers all have lines.
+$(UNIT_BIN): private OPT = $(if $(filter $(@F:test_%=%),$(COMPUTING)),-O1,-O0 -U_FORTIFY_SOURCE) -g1
+$(UNIT_BIN): private ALL_LDFLAGS += $(if $(SAN)$(COVERAGE)$(APPLE),,-Wl,--strip-debug)
 $(BUILD)/tests/%: tests/unit/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CPPFLAGS) -Itests $(ALL_CFLAGS) -MMD -MP $(ALL_LDFLAGS) $(filter %.c %.o,$^) -o $@ $(LIB) $(ALL_LDLIBS) $(CMOCKA) $(WRAPS)
@@ -396,7 +400,7 @@ setup-test:
 	@tools/setup test
 
 # Under sanitizers without those that compute much and read little from outside, unless NIBBLE_TEST_ALL is set.
-UNSANITIZED   := $(if $(SAN),$(if $(NIBBLE_TEST_ALL),,$(shell cat tests/unsanitized.txt)))
+UNSANITIZED   := $(if $(SAN),$(if $(NIBBLE_TEST_ALL),,$(COMPUTING)))
 test-programs: $(filter-out $(UNSANITIZED:%=$(BUILD)/tests/test_%),$(UNIT_BIN)) $(FUZZ_BIN) \
                $(if $(SAN),,$(KERNEL_CHECK) $(BUILD)/tests/matrix tools $(BUILD)/oracle/logits_of $(FAIL_CALLS) $(BUILD)/nibble-shared)
 
@@ -413,7 +417,7 @@ check-kernels: $(KERNEL_CHECK)
 ARM_TESTS := check_kernels $(addprefix test_,linear_int linear_float quant_rows cast train_rows float_formats portable_math machine)
 arm-programs:
 	@if command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) -s $(JOBS) $(ARM_TESTS:%=build/aarch64/tests/%) BUILD=build/aarch64 \
-	    SAN= KERNEL_OPT=-O1 CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar MODULES='base kernel kernel/cpu kernel/gpu device' LDFLAGS=-static \
+	    SAN= OPT='-O1 -g1' CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar MODULES='base kernel kernel/cpu kernel/gpu device' LDFLAGS=-static \
 	    PKG_CFLAGS='-DXXH_INLINE_ALL -Itests/arm -DEMULATED' PKG_LIBS= CMOCKA=; fi
 test-neon: arm-programs
 	@NIBBLE_TEST_ALL=1 tests/arm/run build/aarch64
