@@ -235,8 +235,8 @@ $(BUILD)/made/%.o: $(BUILD)/made/%.c
 # ---- tests of CUDA ----
 
 cuda-images: $(CUDA_IMAGES)
-# `make test` compiles one of each source and every fortieth of them, test-cuda-build all.
-cuda-sample: $(shell printf '%s\n' $(sort $(CUDA_IMAGES)) | awk '{ of = $$0; sub(/.*\//, "", of); sub(/_[A-Z].*/, "", of) } !seen[of]++ || NR % 40 == 0')
+# `make test` compiles one of each source and every 120th of them, test-cuda-build all.
+cuda-sample: $(shell printf '%s\n' $(sort $(CUDA_IMAGES)) | awk '{ of = $$0; sub(/.*\//, "", of); sub(/_[A-Z].*/, "", of) } !seen[of]++ || NR % 120 == 0')
 cuda-programs: CUDA_GOAL ?= cuda-images
 cuda-programs:
 	@if command -v $(NVCC) >/dev/null; then $(MAKE) -s $(JOBS) CUDA=1 $(CUDA_GOAL); fi
@@ -448,12 +448,14 @@ docs: all
 bench: all
 	$(PROGRAM) bench --kernels
 
+# The scripts of tests/cli that ask `sampled` or `full`.
+SAMPLED_CLI = $(shell grep -lE 'sampled [0-9]|(if|while|!) full;|full (\|\||&&)|NIBBLE_TEST_ALL' tests/cli/*.sh | sed 's|.*/||; s/\.sh$$//')
 # Everything that `make test` samples: every case of every row on the devices here, for Arm and under sanitizers; every CUDA
 # program; training on and measuring a device; every family with every scheme, cache, machine and kind of training. Half an hour
 # to an hour and a half. CELLS='WORD...': only cells whose names have all the words.
 matrix: $(if $(CELLS),,all test-programs check-kernels test-cuda-build test-cuda-emulated test-neon test-sanitized) $(BUILD)/tests/matrix
 	$(if $(CELLS),,NIBBLE_TEST_ALL=1 tests/run --units $(BUILD))
-	$(if $(CELLS),,NIBBLE_TEST_ALL=1 tests/cli/run advice advise_methods cache_types curves draft learn lookup measure opencl_train quantize_device receipt super_blocks)
+	$(if $(CELLS),,NIBBLE_TEST_ALL=1 tests/cli/run $(SAMPLED_CLI))
 	XDG_CACHE_HOME=$(CURDIR)/$(BUILD)/test-cache $(BUILD)/tests/matrix $(CELLS)
 # These need Python packages from PyPI (tools/golden/requirements.txt); the documentation says when they last ran.
 golden:

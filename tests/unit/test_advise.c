@@ -445,8 +445,8 @@ static place make_place(const planned *p)
     if (nib__file_read(&text, &size, "models/nibble-tales/heldout.txt", 1 << 20,
                        &p->model->engine->allocator, &err) != NIB_OK)
         fail_msg("%s", err.text);
-    assert_true(size > 4000);
-    put_file(p, at.text, text, 4000);
+    assert_true(size > 1500);
+    put_file(p, at.text, text, 1500);
     put_file(p, at.empty, "", 0);
     nib__release(&p->model->engine->allocator, text);
     return at;

@@ -337,7 +337,7 @@ static void test_windows_and_caps(void **state)
     (void)state;
     static const int32_t around[] = {63, 1, 64, 0, 65}, long_ones[] = {257, 600};
     static const int64_t windows[] = {1, 2, 15, 16, 17, 63, 64, 65, 100, 256, 700};
-    for (size_t i = 0; i < COUNT(windows); i += (size_t)sparse(3)) {
+    for (size_t i = 0; i < COUNT(windows); i += (size_t)sampled(3)) {
         const float cap = i % 2 == 0 ? 0.0F : 0.5F;
         check_limited(around, 5, 4, 2, 16, NIB_TYPE_F32, 6, windows[i], false, cap);
         check_limited(long_ones, 2, 2, 1, 5, NIB_TYPE_F32, 6, windows[i], false, cap);

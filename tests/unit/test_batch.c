@@ -717,7 +717,7 @@ static void test_jobs_end_amid_drafts(void **state)
     static given without, with;
     int64_t accepted = 0;
     (void)state;
-    for (int number = 1; number < 40; number += sampled(2) * sparse(2)) {
+    for (int number = 1; number < 40; number += sampled(4) * sparse(2)) {
         int32_t held[2];
         for (int drafts = 0; drafts < 2; drafts++) {
             given *g = drafts ? &with : &without;
@@ -746,7 +746,7 @@ static void test_jobs_end_amid_drafts(void **state)
                                       : number % 3 == 1 ? NIB_FINISH_STOP
                                                         : NIB_FINISH_CONTEXT);
     }
-    assert_true(accepted > 100 / sampled(2) / sparse(2));
+    assert_true(accepted > 100 / sampled(4) / sparse(2));
 }
 
 /* A drafted end-of-text token is accepted: biases force the text A B A, then the end. */

@@ -9,6 +9,7 @@
 #include "golden_scheme.h"
 #include "machine.h"
 #include "quantizer.h"
+#include "skipping.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -175,7 +176,7 @@ static void test_one_changed_code_in_a_million(void **state)
 {
     (void)state;
     rows = N;
-    for (size_t i = 0; i < COUNT(schemes); i++) {
+    for (size_t i = 0; i < COUNT(schemes); i += (size_t)sampled(3)) {
         const nib_type type = i % 2 == 0 ? NIB_TYPE_F32 : NIB_TYPE_BF16;
         fill(source, type, 100 + i);
         const nib_weight w = quantize(schemes[i], type, NIB_PTQ_RTN);

@@ -534,7 +534,7 @@ static void test_fp4(void **state)
 static void test_tiles(void **state)
 {
     (void)state;
-    for (int64_t m = 1; m <= 40; m += sparse(4))
+    for (int64_t m = 1; m <= 40; m += sparse(7))
         for (int code = 0; code <= NIB_CODE_MX8; code++) {
             const bool is_mx = code == NIB_CODE_MX8;
             shape s = {.code = (nib_code)code, .input = NIB_TYPE_BF16, .m = m, .n = 80, .k = 128};

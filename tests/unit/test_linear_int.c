@@ -338,7 +338,7 @@ static void test_shapes(void **state)
         for (size_t g = 0; g < COUNT(groups); g++)
             for (int v = 0; v < VALUES_COUNT; v++)
                 for (int code = 0; code < 2; code++, turn++) {
-                    if ((turn + g) % (unsigned)sparse(4) != 0)
+                    if ((turn + g) % (unsigned)sparse(12) != 0) /* one of each k and group */
                         continue;
                     const bool big = ks[k] > 1000;
                     const shape s = {.m = ms[turn % (big ? 7 : COUNT(ms))],
@@ -362,9 +362,12 @@ static void test_shapes(void **state)
 static void test_sizes(void **state)
 {
     (void)state;
+    unsigned turn = 0;
     for (size_t m = 0; m < COUNT(ms); m++)
         for (size_t n = 0; n < COUNT(ns); n++)
             for (int variant = 0; variant < 4; variant++) {
+                if (turn++ % (unsigned)sparse(3) != 0)
+                    continue;
                 const bool int8 = variant >= 2;
                 const shape s = {.m = ms[m],
                                  .n = ns[n],
@@ -389,6 +392,8 @@ static void test_int_bias(void **state)
     unsigned turn = 0;
     for (size_t m = 0; m < COUNT(ms); m++)
         for (size_t k = 0; k < COUNT(sizes); k++, turn++) {
+            if (turn % (unsigned)sparse(7) != 0) /* another k for each m */
+                continue;
             const shape s = {.m = ms[m],
                              .n = sizes[k] > 1000 ? 33 : ns[turn % COUNT(ns)],
                              .k = sizes[k],
@@ -443,7 +448,7 @@ static void test_widest_sums(void **state)
 {
     (void)state;
     for (int64_t m = 1; m < 30; m = 3 * m + 1)
-        for (int64_t k = 33024; k <= 65536; k += 16256)
+        for (int64_t k = 33024; k <= 65536; k += 16256 * sparse(2))
             for (int code = 0; code < 2; code++)
                 check((shape){.m = m,
                               .n = 9,
@@ -528,7 +533,9 @@ static void test_reference(void **state)
     unsigned turn = 0;
     for (size_t g = 0; g < COUNT(odd_groups); g++)
         for (size_t z = 0; z < COUNT(zeros); z++)
-            for (size_t k = 0; k < COUNT(ks); k++, turn++)
+            for (size_t k = 0; k < COUNT(ks); k++, turn++) {
+                if (turn % (unsigned)sparse(5) != 0) /* all groups, zeros and k, in turn */
+                    continue;
                 check_against_double((shape){.m = ms[turn % 4],
                                              .n = ns[turn % 3],
                                              .k = ks[k],
@@ -541,6 +548,7 @@ static void test_reference(void **state)
                                              .nibbles = turn % 3 == 0,
                                              .bias = turn % 2 != 0,
                                              .values = (values)(turn % VALUES_COUNT)});
+            }
 }
 
 /* A token whose scale is NaN gives NaN; other tokens do not. */
@@ -572,7 +580,7 @@ static void test_blocks(void **state)
 {
     (void)state;
     static const int64_t sizes[] = {16, 32, 256, 40, NIB_GROUP_ROW};
-    for (int t = 0; t < 200; t++) {
+    for (int t = 0; t < 200; t += sparse(3)) {
         const shape s = {.m = between(1, 20),
                          .n = between(1, 70),
                          .k = between(1, 700),

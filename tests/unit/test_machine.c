@@ -7,6 +7,7 @@
 #include "file.h"
 #include "machine.h"
 #include "pool.h"
+#include "skipping.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -184,7 +185,8 @@ static void measuring_is_cached(void **state)
     assert_true(first.bytes_per_s > 1e7);
     /* rates measured on a quiet machine are reused; a busy machine is measured again */
     nib__machine_here(&second, nib__cpu_isa(), 1);
-    assert_int_equal(nib__machine_measure(&second, pool, path, &allocator, NULL), NIB_OK);
+    if (!first.disturbed || sparse(2) == 1)
+        assert_int_equal(nib__machine_measure(&second, pool, path, &allocator, NULL), NIB_OK);
     if (!first.disturbed)
         assert_memory_equal(first.rate, second.rate, sizeof first.rate);
     /* an entry for this CPU, isa and number of threads is used unchanged */
@@ -206,8 +208,9 @@ static void measuring_is_cached(void **state)
     assert_int_equal(nib__machine_measure(&second, pool, path, &allocator, NULL), NIB_OK);
     assert_string_equal(second.measured_on, "2026-01-02");
     /* an unwritable folder is not an error */
-    assert_int_equal(nib__machine_measure(&first, pool, "/nowhere/at/all.json", &allocator, NULL),
-                     NIB_OK);
+    if (sparse(2) == 1)
+        assert_int_equal(
+            nib__machine_measure(&first, pool, "/nowhere/at/all.json", &allocator, NULL), NIB_OK);
     nib__pool_close(pool);
     assert_int_equal(nib__path_remove(dir, NULL), NIB_OK);
 }

@@ -130,7 +130,7 @@ static void check_run(const opened *o, const workload *w, const open_how *how, i
 }
 
 /* threads x batch x ISA; the chunk size rotates, so that every pair of settings occurs. `make test`
- * runs one batch of each; which one rotates with the schemes. */
+ * runs one batch of every other pair of threads and ISA; which ones rotates with the schemes. */
 static void check_scheme(const char *path, const char *recipe, const char *dtype, const char *cache)
 {
     static const int64_t chunks[] = {1, 4, LENGTH, 3};
@@ -140,9 +140,12 @@ static void check_scheme(const char *path, const char *recipe, const char *dtype
     fill_workload(&w, &how);
     static size_t scheme = 0;
     const size_t step = (size_t)sampled((int)COUNT(all_batches));
+    const size_t pairs = (size_t)sampled(2);
     size_t turn = scheme++;
     for (size_t i = 0; i < COUNT(all_isas); i++)
         for (size_t t = 0; t < COUNT(all_threads) && isa_is_here(all_isas[i]); t++, turn++) {
+            if ((scheme / 2 + i + t) % pairs != 0)
+                continue;
             how.isa = all_isas[i], how.threads = all_threads[t];
             opened o = must_open(&how);
             for (size_t b = turn % step; b < COUNT(all_batches); b += step)
