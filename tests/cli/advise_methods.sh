@@ -3,8 +3,8 @@
 # nibble advise --method: rows with other codes than rounding's, each as quantize writes it; both frontiers; files that are
 # wrong, missing or of no use; what is left after Ctrl-C and after a kill
 mkdir s
-head -c 4000 "$MODEL/heldout.txt" >text.txt
-tail -c 6000 "$MODEL/heldout.txt" >other.txt
+head -c 2000 "$MODEL/heldout.txt" >text.txt
+tail -c 3000 "$MODEL/heldout.txt" >other.txt
 : >empty.txt
 # a device elsewhere: losses are measured here, and speeds are not
 base="$MODEL int4wo-sym int8wo --text text.txt --scratch s --device raspberry-pi-5"
@@ -159,7 +159,7 @@ check 'a disk that fills: nothing is left' rmdir full
 mkdir s
 
 # SIGTERM, like Ctrl-C, amid a method leaves nothing; a kill leaves what the next run removes
-slow="$MODEL int4wo-sym --text text.txt --scratch s --device h200 --method learn --calibrate $MODEL/heldout.txt --quiet"
+slow="$MODEL int4wo-sym --text text.txt --scratch s --device h200 --method learn --calibrate other.txt --quiet"
 begin() { # starts one, and waits until it has something in s besides the lock
     # shellcheck disable=SC2086 # words are meant
     "$NIBBLE" advise $slow >cut.txt 2>cut.err &

@@ -38,6 +38,7 @@ done
 # two training steps with each kind of operand, near the CPU's
 curves=$REPO/tests/golden/train/curves
 for name in bf16 fp8 fp8_tensorwise mxfp8_2256; do
+    sampled 3 || continue
     small=("$name" 1 2 --model.dim=64 --model.n_layers=1)
     SEQ_LEN=32 "$curves/run" "$here" "${small[@]}" >here.txt
     SEQ_LEN=32 "$curves/run" "$NIBBLE" "${small[@]}" --device cuda >there.txt 2>err || cat err

@@ -3,8 +3,8 @@
 # nibble quantize --method gptq: killed at any moment, the same command continues after the layers that it finished, and writes
 # the same bytes; codes of another run are not used, and that is said; refusals come before the calibration.
 options=(--recipe int4wo-sym --method gptq --calibrate text.txt)
-head -c 5000 "$MODEL/heldout.txt" >text.txt
-head -c 4500 "$MODEL/heldout.txt" >other.txt
+head -c 2500 "$MODEL/heldout.txt" >text.txt
+head -c 2000 "$MODEL/heldout.txt" >other.txt
 cp -r "$MODEL" m
 check 'without a kill' nibble quantize m want "${options[@]}" --quiet
 equal 'the codes are removed with the last byte written' 'm other.txt text.txt want' "$(ls | tr '\n' ' ' | sed 's/ $//')"

@@ -1,6 +1,6 @@
 # nibble imatrix: what it writes, reads back as the same weights of inputs, and is refused for
 cp -r "$MODEL" m
-head -c 12000 "$MODEL/heldout.txt" >text.txt
+head -c 8000 "$MODEL/heldout.txt" >text.txt
 
 check 'it is written' nibble imatrix m im.gguf --calibrate text.txt --threads 1
 words='wrote im.gguf: 36 entries of 36 layers, from * tokens in * chunks of 512'

@@ -9,11 +9,12 @@ fi
 check 'nibble devices opencl names its host' grep -q 'host  *cpu: layers may run there with --allow device' device.txt
 
 loss() { text_loss "$MODEL" "$@"; }
-head -c 1500 "$MODEL/heldout.txt" >text.txt
+head -c 800 "$MODEL/heldout.txt" >text.txt
 summary() { nibble generate "$MODEL" -p 'Once upon a time' -n 4 --temp 0 "$@" 2>&1 >/dev/null | tail -n 1; }
 
 # the whole step on the device: the loss equals the CPU's within the device's rounding
 for recipe in '' int8wo 8da4w int8dq int4wo int4wo-intzero fp8wo mxfp8; do
+    sampled 2 || continue
     option=()
     [ -z "$recipe" ] || option=(--recipe "$recipe")
     near "${recipe:-bf16}" "$(loss "${option[@]}")" "$(loss --device opencl "${option[@]}")"
@@ -25,6 +26,7 @@ esac
 
 # families with another order of operations, or with more operations
 for family in olmo2 gemma2 cohere2 starcoder2; do
+    sampled 2 || continue
     model=(--recipe weight-only --tokenizer "$REPO/tests/golden/gguf/olmo2.gguf")
     near "$family" "$(MODEL=$REPO/tests/golden/gguf/$family.gguf loss "${model[@]}")" \
         "$(MODEL=$REPO/tests/golden/gguf/$family.gguf loss "${model[@]}" --device opencl)"

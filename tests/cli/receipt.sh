@@ -45,7 +45,7 @@ receipt c.gguf c.gguf.nibble.json '["command"]="convert"' '["options"]["format"]
 
 # the output and its manifest are the same bytes for any number of threads and any instruction set (the plain one is slow, so
 # on a short text)
-head -c 500 text.txt >short.txt
+head -c 200 text.txt >short.txt
 for options in '--recipe int4wo' '--recipe 8da4w --method search --calibrate short.txt' '--recipe int4wo --method gptq --calibrate short.txt' '--recipe nvfp4 --format nibble --method qronos --calibrate short.txt'; do
     sampled 2 || continue
     # shellcheck disable=SC2086 # words are meant

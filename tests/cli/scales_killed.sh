@@ -3,8 +3,8 @@
 # nibble quantize --method awq or smooth: killed at any moment, the same command continues after the layers that it finished, and
 # writes the same bytes; scales of another run are not used, and that is said.
 options=(--recipe int4wo --method awq --calibrate text.txt)
-head -c 3000 "$MODEL/heldout.txt" >text.txt
-head -c 2500 "$MODEL/heldout.txt" >other.txt
+head -c 1500 "$MODEL/heldout.txt" >text.txt
+head -c 1200 "$MODEL/heldout.txt" >other.txt
 cp -r "$MODEL" m
 check 'without a kill' nibble quantize m want "${options[@]}" --quiet
 equal 'the scales are removed with the last byte written' 'm other.txt text.txt want' "$(ls | tr '\n' ' ' | sed 's/ $//')"

@@ -25,7 +25,7 @@ text += b" " * (-len(text) % 8)
 with open("wide/model.safetensors", "wb") as f:
     f.write(len(text).to_bytes(8, "little") + text + data)
 END
-head -c 4000 "$MODEL/heldout.txt" >text.txt
+head -c 2000 "$MODEL/heldout.txt" >text.txt
 head -c 1200 text.txt >short.txt
 check 'an imatrix of the model' nibble imatrix wide im.gguf --calibrate text.txt
 
