@@ -256,8 +256,8 @@ $(EMULATED)/programs.c $(EMULATED)/programs.h &: $(CUDA_SOURCES)
 	@tools/cuda_programs emulated > $(EMULATED)/programs.h
 $(EMULATED)/programs.o: $(EMULATED)/programs.c
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
-$(EMULATED)/check_kernels: tests/kernel/check_kernels.c $(EMULATED_OBJ) $(LIB)
-	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP $(ALL_LDFLAGS) $< $(EMULATED_OBJ) -o $@ $(LIB) $(ALL_LDLIBS)
+$(EMULATED)/check_kernels: $(BUILD)/tests/kernel/check_kernels.o $(EMULATED_OBJ) $(LIB)
+	$(CC) $(ALL_LDFLAGS) $(filter %.o %.a,$^) -o $@ $(ALL_LDLIBS)
 $(EMULATED)/libcuda.so.1: tests/cuda/emulated_cuda.cpp $(wildcard tests/cuda/*.h) $(EMULATED)/programs.h
 	$(CXX) -std=c++17 -O1 -U_FORTIFY_SOURCE -fPIC -shared -Wall -Wextra -Wno-unused -Wno-unknown-pragmas -Isrc/kernel/gpu \
 	    -Isrc/device -Itests/cuda -DEMULATED_PROGRAMS='"$(CURDIR)/$(EMULATED)/programs.h"' $< -o $@
@@ -339,11 +339,11 @@ $(FAIL_CALLS): tests/torture/fail_calls.c
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 -D_GNU_SOURCE -O1 -g1 -fPIC -shared -Wall -Wextra $< -o $@ -ldl
 
-KERNEL_CHECK := $(patsubst tests/kernel/%.c,$(BUILD)/tests/%,$(wildcard tests/kernel/check_kernels.c))
-
-$(BUILD)/tests/%: tests/kernel/%.c $(LIB)
+KERNEL_CHECK := $(BUILD)/tests/check_kernels
+$(BUILD)/tests/kernel/%.o: STRICT =
+$(KERNEL_CHECK): $(BUILD)/tests/kernel/check_kernels.o $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP $(ALL_LDFLAGS) $< -o $@ $(LIB) $(ALL_LDLIBS)
+	$(CC) $(ALL_LDFLAGS) $(filter %.o %.a,$^) -o $@ $(ALL_LDLIBS)
 
 unit: $(UNIT_BIN)
 
