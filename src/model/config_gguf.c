@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads GGUF keys by tables: keys that a model needs, keys that must have their usual value, and
- * keys that do not matter for a forward step. Llama 3's RoPE scaling is stored as a tensor,
- * rope_freqs.weight: the divisor of each frequency.
+ * keys that do not matter for a forward step. config_gguf_rope.c reads those of RoPE.
  */
 #include "config_gguf.h"
 
 #include "arch.h"
 #include "config_gguf_heads.h"
+#include "config_gguf_inside.h"
 #include "config_gguf_shared.h"
 #include "config_gguf_states.h"
 #include "config_keys.h"
@@ -20,24 +20,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-
-typedef struct reader {
-    nib_config *c;
-    const nib_checkpoint *cp;
-    const nib_gguf *g;
-    nib_arena *arena;
-    nib_ledger *ledger;
-    nib_err *err;
-    const char *arch; /* as the file spells it */
-    char key[128];    /* the last key looked up */
-} reader;
-
-/* Formats ARCH.name into the reader's buffer. */
-static const char *arch_key(reader *r, const char *name)
-{
-    snprintf(r->key, sizeof r->key, "%s.%s", r->arch, name);
-    return r->key;
-}
 
 /* ---- architecture and sizes ---- */
 
@@ -68,7 +50,7 @@ static bool is_gated_so(const nib_family_row *row, int64_t gating)
 
 /* Takes the first family with this name: GGUF calls mistral llama, too; and mixtral, which has
  * experts; deepseek2 is DeepSeek-V2, or V3 if experts are chosen by sigmoid. */
-static nib_status read_arch(reader *r)
+static nib_status read_arch(nib_gguf_reader *r)
 {
     char shown[64], families[NIB_FAMILY_NAMES], key[96];
     int64_t experts = 0, gating = 0;
@@ -128,14 +110,14 @@ static bool has_unread_layers(const nib_config *c)
 }
 
 /* Such layers are part of block_count, but not read. */
-static nib_status skip_layers(reader *r)
+static nib_status skip_layers(nib_gguf_reader *r)
 {
     nib_config *c = r->c;
     bool found;
     if (!has_unread_layers(c))
         return NIB_OK;
-    NIB_TRY(nib__gguf_int(&c->moe.unread_layers, &found, r->g, arch_key(r, "nextn_predict_layers"),
-                          r->err));
+    NIB_TRY(nib__gguf_int(&c->moe.unread_layers, &found, r->g,
+                          nib__gguf_key(r, "nextn_predict_layers"), r->err));
     if (c->moe.unread_layers < 0 || c->moe.unread_layers >= c->layers)
         return nib__fail(r->err, NIB_BAD_INPUT,
                          "%s: %s is %" PRId64 ", but block_count is only %" PRId64, r->g->name,
@@ -144,7 +126,7 @@ static nib_status skip_layers(reader *r)
     return NIB_OK;
 }
 
-static nib_status read_sizes(reader *r)
+static nib_status read_sizes(nib_gguf_reader *r)
 {
     nib_config *c = r->c;
     const struct {
@@ -163,7 +145,7 @@ static nib_status read_sizes(reader *r)
     };
     bool found = true;
     for (size_t i = 0; i < COUNT(sizes); i++) {
-        arch_key(r, sizes[i].name);
+        nib__gguf_key(r, sizes[i].name);
         if ((sizes[i].out == &c->kv_heads && nib__gguf_lists_heads(c, r->g, r->key)) ||
             (sizes[i].out == &c->ffn && nib__gguf_lists_widths(c, r->g, r->key)))
             continue;
@@ -176,12 +158,13 @@ static nib_status read_sizes(reader *r)
     NIB_TRY(nib__gguf_read_heads(c, r->g, r->arch, r->err));
     NIB_TRY(nib__gguf_read_states(c, r->g, r->arch, r->arena, r->err));
     NIB_TRY(nib__gguf_read_widths(c, r->g, r->arch, r->err));
-    NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g, arch_key(r, eps_key(c)), r->err));
-    return nib__gguf_double(&c->rope_theta, &found, r->g, arch_key(r, "rope.freq_base"), r->err);
+    NIB_TRY(nib__gguf_double(&c->norm_eps, NULL, r->g, nib__gguf_key(r, eps_key(c)), r->err));
+    return nib__gguf_double(&c->rope_theta, &found, r->g, nib__gguf_key(r, "rope.freq_base"),
+                            r->err);
 }
 
 /* Fills in absent values as llama.cpp does. */
-static nib_status fill_absent(reader *r)
+static nib_status fill_absent(nib_gguf_reader *r)
 {
     nib_config *c = r->c;
     nib_gguf_array tokens;
@@ -200,7 +183,7 @@ static nib_status fill_absent(reader *r)
 }
 
 /* The first layer tells which biases exist; the others are checked against it later. */
-static void detect_biases(reader *r)
+static void detect_biases(nib_gguf_reader *r)
 {
     nib_config *c = r->c;
     static const char layer[] = "model.layers.0.";
@@ -233,7 +216,7 @@ static bool has_flag(const nib_config *c, size_t at)
 /* For families whose models vary: whether q and k heads have norms, and whether the MLP has a norm
  * of its own; the first layer tells. And whether layers without a window have values of their own;
  * the last one tells. */
-static void detect_norms(reader *r)
+static void detect_norms(nib_gguf_reader *r)
 {
     if (has_flag(r->c, offsetof(nib_config, qk_norm)))
         r->c->qk_norm =
@@ -251,7 +234,7 @@ static void detect_norms(reader *r)
 }
 
 /* -1: absent, or stored as all ones. */
-static nib_status read_id(reader *r, const char *key, int64_t *out)
+static nib_status read_id(nib_gguf_reader *r, const char *key, int64_t *out)
 {
     bool found;
     *out = -1;
@@ -266,7 +249,7 @@ static nib_status read_id(reader *r, const char *key, int64_t *out)
 }
 
 /* All end tokens: of the text, of a turn, of a message. */
-static nib_status read_ids(reader *r)
+static nib_status read_ids(nib_gguf_reader *r)
 {
     static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                        "tokenizer.ggml.eom_token_id"};
@@ -285,190 +268,10 @@ static nib_status read_ids(reader *r)
     return NIB_OK;
 }
 
-/* ---- RoPE ---- */
-
-static bool text_equals(const char *text, size_t size, const char *want)
-{
-    return strlen(want) == size && memcmp(text, want, size) == 0;
-}
-
-static void report_factor(reader *r, double asked, const char *text)
-{
-    char value[32];
-    nib__format(value, sizeof value, "%g", asked);
-    nib__ledger_add_overruled(r->ledger, "rope", r->key, value, NULL, "%s", text);
-}
-
-/* rope.scaling.factor takes precedence over its older name, as in llama.cpp. */
-static nib_status read_factor(reader *r, bool linear)
-{
-    double older = 1;
-    bool found, found_older;
-    r->c->rope_factor = 1;
-    NIB_TRY(nib__gguf_double(&r->c->rope_factor, &found, r->g, arch_key(r, "rope.scaling.factor"),
-                             r->err));
-    if (!linear && r->c->rope_factor != 1)
-        report_factor(r, r->c->rope_factor, "rope.scaling.type is \"none\"");
-    NIB_TRY(nib__gguf_double(&older, &found_older, r->g, arch_key(r, "rope.scale_linear"), r->err));
-    if (found && found_older && older != r->c->rope_factor)
-        report_factor(r, older, "rope.scaling.factor, its newer name, takes precedence");
-    else if (found_older && !linear && older != 1)
-        report_factor(r, older, "rope.scaling.type is \"none\"");
-    if (!found)
-        r->c->rope_factor = older;
-    return NIB_OK;
-}
-
-/* Reads divisors of frequencies: F32 [count], all positive. *out NULL: absent. */
-static nib_status read_divisors(const float **out, reader *r, const char *name, int64_t count)
-{
-    const nib_tensor *t = nib__checkpoint_find(r->cp, name);
-    *out = NULL;
-    if (t == NULL)
-        return NIB_OK;
-    if (t->rank != 1 || t->type != NIB_TYPE_F32 || t->shape[0] != count)
-        return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: %s is %s of %" PRId64 " values; %" PRId64
-                         " F32 values are expected, one for each pair of channels",
-                         r->g->name, name, nib__type_stored_name(t->type), t->shape[t->rank - 1],
-                         count);
-    float *values = nib__arena_take(r->arena, (uint64_t)count, sizeof *values);
-    if (values == NULL)
-        return nib__fail_memory(r->err, (uint64_t)count * sizeof *values, name);
-    nib__to_f32(values, t->data, t->type, count);
-    for (int64_t i = 0; i < count; i++)
-        if (!isfinite(values[i]) || values[i] <= 0)
-            return nib__fail(r->err, NIB_BAD_INPUT,
-                             "%s: %s[%" PRId64 "] is %g; a positive number is expected", r->g->name,
-                             name, i, (double)values[i]);
-    *out = values;
-    return NIB_OK;
-}
-
-/* As llama.cpp's converter writes Phi-3: two tensors of factors, without a scaling type. */
-static nib_status read_longrope(reader *r)
-{
-    nib_config *c = r->c;
-    const int64_t pairs = nib__config_rope_dims(c) / 2;
-    const double most = 1000;
-    bool found;
-    NIB_TRY(read_divisors(&c->rope_short, r, NIB_GGUF_ROPE_SHORT, pairs));
-    NIB_TRY(read_divisors(&c->rope_long, r, NIB_GGUF_ROPE_LONG, pairs));
-    if (c->rope_short == NULL && c->rope_long == NULL)
-        return NIB_OK;
-    if (c->rope_short == NULL || c->rope_long == NULL)
-        return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is stored, but %s is missing", r->g->name,
-                         c->rope_short != NULL ? NIB_GGUF_ROPE_SHORT : NIB_GGUF_ROPE_LONG,
-                         c->rope_short != NULL ? NIB_GGUF_ROPE_LONG : NIB_GGUF_ROPE_SHORT);
-    c->rope = NIB_ROPE_LONGROPE;
-    NIB_TRY(nib__gguf_int(&c->rope_original, NULL, r->g,
-                          arch_key(r, "rope.scaling.original_context_length"), r->err));
-    if (c->rope_original < 2 || c->rope_original > c->context)
-        return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: %s is %" PRId64 "; 2 to context_length, %" PRId64 ", is expected",
-                         r->g->name, r->key, c->rope_original, c->context);
-    c->rope_factor = (double)c->context / (double)c->rope_original;
-    c->rope_gain = 1;
-    NIB_TRY(nib__gguf_double(&c->rope_gain, &found, r->g, arch_key(r, "rope.scaling.attn_factor"),
-                             r->err));
-    if (!(c->rope_gain > 0) || !(c->rope_gain <= most))
-        return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: %s is %g; a number above 0 and at most %g is expected", r->g->name,
-                         r->key, c->rope_gain, most);
-    return NIB_OK;
-}
-
-/* As llama.cpp computes it: the paper's factor of cosines and sines, times attn_factor. */
-static nib_status read_yarn(reader *r)
-{
-    nib_config *c = r->c;
-    double attn_factor = 1;
-    bool found;
-    c->rope = NIB_ROPE_YARN;
-    c->rope_original = c->context;
-    c->rope_fast = 32, c->rope_slow = 1;
-    NIB_TRY(read_factor(r, true));
-    NIB_TRY(nib__gguf_int(&c->rope_original, &found, r->g,
-                          arch_key(r, "rope.scaling.original_context_length"), r->err));
-    const struct {
-        const char *key;
-        double *to;
-    } numbers[] = {{"rope.scaling.yarn_beta_fast", &c->rope_fast},
-                   {"rope.scaling.yarn_beta_slow", &c->rope_slow},
-                   {"rope.scaling.attn_factor", &attn_factor}};
-    for (size_t i = 0; i < COUNT(numbers); i++)
-        NIB_TRY(nib__gguf_double(numbers[i].to, &found, r->g, arch_key(r, numbers[i].key), r->err));
-    c->rope_gain = attn_factor * nib__rope_yarn_gain(c->rope_factor, 1);
-    if (c->latent.rope > 0) /* llama.cpp takes the paper's factor back, and scales scores */
-        c->rope_gain = 1;
-    return nib__rope_check(c, r->g->name, r->err);
-}
-
-#define YARN_LOG "rope.scaling.yarn_log_multiplier"
-
-/* Keys of `changing` that read_rope has read. */
-static bool is_read_by_rope(const nib_config *c, const char *name)
-{
-    if (strcmp(name, "rope.scaling.attn_factor") == 0)
-        return (c->rope == NIB_ROPE_LONGROPE || c->rope == NIB_ROPE_YARN) && c->latent.rope == 0;
-    if (strcmp(name, YARN_LOG) == 0)
-        return c->rope == NIB_ROPE_YARN && c->latent.rope > 0;
-    return c->rope == NIB_ROPE_YARN && strncmp(name, "rope.scaling.yarn_beta_", 23) == 0;
-}
-
-static nib_status read_rope(reader *r)
-{
-    nib_config *c = r->c;
-    const char *type = "linear"; /* the default; without a factor it means none */
-    char shown[64];
-    size_t size = 6;
-    bool found;
-    const int64_t head = nib__config_rope_dims(c);
-    int64_t width = head;
-    NIB_TRY(nib__gguf_int(&width, &found, r->g, arch_key(r, "rope.dimension_count"), r->err));
-    if (nib__family_of(c)->partial && width > 1 && width < head && width % 2 == 0)
-        c->rope_dims = width;
-    else if (width != head)
-        return nib__fail(r->err, NIB_UNSUPPORTED,
-                         "%s: %s is %" PRId64 ", but a head has %" PRId64
-                         " elements; rotating only some of them in this way is not supported",
-                         r->g->name, r->key, width, head);
-    if (!(c->rope_theta > 0) || !(c->rope_theta < 1e18))
-        return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: %s.rope.freq_base is %g; a number above 0 and below 1e18 is expected",
-                         r->g->name, r->arch, c->rope_theta);
-    NIB_TRY(nib__gguf_string(&type, &size, &found, r->g, arch_key(r, "rope.scaling.type"), r->err));
-    const bool linear = text_equals(type, size, "linear"),
-               longrope = nib__family_of(c)->only_longrope &&
-                          (!found || text_equals(type, size, "longrope"));
-    if (longrope)
-        return read_longrope(r);
-    if (!nib__family_of(c)->only_longrope && text_equals(type, size, "yarn"))
-        return read_yarn(r);
-    if (!linear && !text_equals(type, size, "none"))
-        return nib__fail(
-            r->err, NIB_UNSUPPORTED,
-            "%s: %s is \"%s\", which is not supported; none, linear, yarn and llama3's "
-            "tensor rope_freqs are",
-            r->g->name, r->key, nib__escape_name(shown, sizeof shown, type, size));
-    NIB_TRY(read_factor(r, linear));
-    if (!(c->rope_factor >= 1) || !(c->rope_factor < 1e9))
-        return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: the factor of %s.rope.scaling.factor, or its older name "
-                         "rope.scale_linear, is %g; at least 1 and below 1e9 is expected",
-                         r->g->name, r->arch, c->rope_factor);
-    if (linear && c->rope_factor != 1)
-        c->rope = NIB_ROPE_LINEAR;
-    NIB_TRY(read_divisors(&c->rope_divisors, r, "rope_freqs.weight", head / 2));
-    if (nib__family_of(c)->proportional && c->rope == NIB_ROPE_PLAIN)
-        nib__rope_find_proportional(c, head / 2);
-    return NIB_OK;
-}
-
 /* ---- keys of one family ---- */
 
 /* The family's key with this GGUF name, or NULL. */
-static const nib_family_key *find_family_key(const reader *r, const char *name)
+static const nib_family_key *find_family_key(const nib_gguf_reader *r, const char *name)
 {
     const nib_family_key *keys = nib__family_of(r->c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++)
@@ -477,7 +280,7 @@ static const nib_family_key *find_family_key(const reader *r, const char *name)
     return NULL;
 }
 
-static bool is_latent(const reader *r)
+static bool is_latent(const nib_gguf_reader *r)
 {
     return find_family_key(r, "attention.kv_lora_rank") != NULL;
 }
@@ -485,7 +288,7 @@ static bool is_latent(const reader *r)
 /* The keys of latent attention and of its mixtures that need more than a row of a family. llama.cpp
  * describes attention in its absorbed form, with the real widths of heads under other names; older
  * files have them under the usual ones. */
-static nib_status read_latent(reader *r)
+static nib_status read_latent(nib_gguf_reader *r)
 {
     nib_config *c = r->c;
     int64_t head = c->head_dim, value = c->head_dim, gating = GATING_SOFTMAX;
@@ -504,7 +307,7 @@ static nib_status read_latent(reader *r)
     if (!is_latent(r))
         return NIB_OK;
     for (size_t i = 0; i < COUNT(sizes); i++) {
-        NIB_TRY(nib__gguf_int(sizes[i].out, &found, r->g, arch_key(r, sizes[i].name), r->err));
+        NIB_TRY(nib__gguf_int(sizes[i].out, &found, r->g, nib__gguf_key(r, sizes[i].name), r->err));
         if (*sizes[i].out < 0 || *sizes[i].out > 1 << 16)
             return nib__fail(r->err, NIB_BAD_INPUT, "%s: %s is %" PRId64 "; 0 to %d is expected",
                              r->g->name, r->key, *sizes[i].out, 1 << 16);
@@ -520,9 +323,10 @@ static nib_status read_latent(reader *r)
                          "%s: " GATING " is %" PRId64 "; only %d (softmax) and %d (sigmoid) are "
                          "supported",
                          r->g->name, gating, GATING_SOFTMAX, GATING_SIGMOID);
-    NIB_TRY(nib__gguf_bool(&c->moe.normalize, &found, r->g, arch_key(r, "expert_weights_norm"),
+    NIB_TRY(nib__gguf_bool(&c->moe.normalize, &found, r->g, nib__gguf_key(r, "expert_weights_norm"),
                            r->err));
-    NIB_TRY(nib__gguf_double(&log_multiplier, &found, r->g, arch_key(r, YARN_LOG), r->err));
+    NIB_TRY(nib__gguf_double(&log_multiplier, &found, r->g, nib__gguf_key(r, NIB_GGUF_YARN_LOG),
+                             r->err));
     c->latent.nope = head - c->latent.rope;
     c->latent.value = value;
     c->latent.mscale = log_multiplier / 0.1;
@@ -533,7 +337,7 @@ static nib_status read_latent(reader *r)
     return NIB_OK;
 }
 
-static nib_status read_family_keys(reader *r)
+static nib_status read_family_keys(nib_gguf_reader *r)
 {
     const nib_family_key *keys = nib__family_of(r->c)->keys;
     for (size_t i = 0; keys != NULL && keys[i].key != NULL; i++) {
@@ -544,7 +348,7 @@ static nib_status read_family_keys(reader *r)
         if (keys[i].gguf == NULL)
             continue;
         const bool needed = keys[i].is == NIB_OWN_COUNT && !keys[i].optional && !keys[i].none;
-        arch_key(r, keys[i].gguf);
+        nib__gguf_key(r, keys[i].gguf);
         if (keys[i].is == NIB_OWN_FLAG || word) {
             NIB_TRY(nib__gguf_bool(&flag, &found, r->g, r->key, r->err));
             value = flag;
@@ -585,7 +389,7 @@ static const struct {
     {"rope.scaling.yarn_beta_slow", 1},
     {"rope.scaling.yarn_ext_factor", 1},
     {"rope.scaling.yarn_attn_factor", 1},
-    {YARN_LOG, 0},
+    {NIB_GGUF_YARN_LOG, 0},
     {"attention.output_scale", 1},
     {"attention.temperature_length", 0},
     {"attention.temperature_scale", 0},
@@ -593,14 +397,14 @@ static const struct {
     {"rope.freq_base_swa", NAN},
 };
 
-static nib_status check_numbers(reader *r)
+static nib_status check_numbers(nib_gguf_reader *r)
 {
     for (size_t i = 0; i < COUNT(changing); i++) {
-        const char *key = arch_key(r, changing[i].name);
+        const char *key = nib__gguf_key(r, changing[i].name);
         double value = changing[i].neutral;
         bool found;
         if (find_family_key(r, changing[i].name) != NULL ||
-            is_read_by_rope(r->c, changing[i].name) ||
+            nib__gguf_is_of_rope(r->c, changing[i].name) ||
             (has_unread_layers(r->c) && strcmp(changing[i].name, "nextn_predict_layers") == 0))
             continue;
         NIB_TRY(nib__gguf_double(&value, &found, r->g, key, r->err));
@@ -612,7 +416,7 @@ static nib_status check_numbers(reader *r)
     return NIB_OK;
 }
 
-static nib_status check_flags(reader *r)
+static nib_status check_flags(nib_gguf_reader *r)
 {
     enum { PARALLEL = 1, ROTATES };
     static const struct {
@@ -629,7 +433,7 @@ static nib_status check_flags(reader *r)
         if (i == PARALLEL && has_flag(r->c, offsetof(nib_config, parallel)))
             continue; /* the tensors tell; the converter writes true even if config.json has no such
                          key */
-        NIB_TRY(nib__gguf_bool(&value, &found, r->g, arch_key(r, flags[i].name), r->err));
+        NIB_TRY(nib__gguf_bool(&value, &found, r->g, nib__gguf_key(r, flags[i].name), r->err));
         if (value != flags[i].neutral)
             return nib__fail(r->err, NIB_UNSUPPORTED,
                              "%s: %s is %s; it changes the result in a way that is not supported",
@@ -639,7 +443,7 @@ static nib_status check_flags(reader *r)
 }
 
 /* Numbers that the family or other keys imply. */
-static nib_status check_experts(reader *r)
+static nib_status check_experts(nib_gguf_reader *r)
 {
     const nib_config *c = r->c;
     const int64_t gating = nib__family_of(c)->gguf_gating;
@@ -656,7 +460,7 @@ static nib_status check_experts(reader *r)
         bool found;
         if (!numbers[i].implied)
             continue;
-        NIB_TRY(nib__gguf_int(&value, &found, r->g, arch_key(r, numbers[i].key), r->err));
+        NIB_TRY(nib__gguf_int(&value, &found, r->g, nib__gguf_key(r, numbers[i].key), r->err));
         if (value != numbers[i].value)
             return nib__fail(r->err, NIB_UNSUPPORTED,
                              "%s: %s is %" PRId64 "; only %" PRId64 " is supported here",
@@ -665,7 +469,7 @@ static nib_status check_experts(reader *r)
     return NIB_OK;
 }
 
-static nib_status check_others(reader *r)
+static nib_status check_others(nib_gguf_reader *r)
 {
     const int64_t head = r->c->global_head_dim > 0 ? r->c->global_head_dim : r->c->head_dim;
     int64_t value_length = head, version = 2;
@@ -673,8 +477,8 @@ static nib_status check_others(reader *r)
     char shown[64];
     size_t size = 5;
     bool found;
-    NIB_TRY(
-        nib__gguf_int(&value_length, &found, r->g, arch_key(r, "attention.value_length"), r->err));
+    NIB_TRY(nib__gguf_int(&value_length, &found, r->g, nib__gguf_key(r, "attention.value_length"),
+                          r->err));
     if (value_length != head && !is_latent(r))
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s is %" PRId64 ", but keys have %" PRId64
@@ -687,7 +491,7 @@ static nib_status check_others(reader *r)
                          "; only version 2 is supported",
                          r->g->name, version);
     NIB_TRY(nib__gguf_string(&type, &size, &found, r->g, "general.type", r->err));
-    if (!text_equals(type, size, "model"))
+    if (!nib__gguf_text_is(type, size, "model"))
         return nib__fail(r->err, NIB_UNSUPPORTED, "%s: general.type is \"%s\"; a model is expected",
                          r->g->name, nib__escape_name(shown, sizeof shown, type, size));
     return NIB_OK;
@@ -695,7 +499,7 @@ static nib_status check_others(reader *r)
 
 /* Chunks, as in llama.cpp: their size is the family's, unless the key is 0, which means that no
  * layer has them, and that all layers have RoPE. */
-static nib_status set_chunks(reader *r, bool given, int64_t window)
+static nib_status set_chunks(nib_gguf_reader *r, bool given, int64_t window)
 {
     nib_config *c = r->c;
     const int64_t chunk = nib__family_of(c)->absent.window;
@@ -714,13 +518,14 @@ static nib_status set_chunks(reader *r, bool given, int64_t window)
 
 /* Windows: a size, and for some families which layers have it. Absent keys default as in llama.cpp:
  * to the family's pattern, or to all layers if it has none. */
-static nib_status read_windows(reader *r)
+static nib_status read_windows(nib_gguf_reader *r)
 {
     nib_config *c = r->c;
     nib_gguf_array layers;
     int64_t window = 0;
     bool found;
-    NIB_TRY(nib__gguf_int(&window, &found, r->g, arch_key(r, "attention.sliding_window"), r->err));
+    NIB_TRY(
+        nib__gguf_int(&window, &found, r->g, nib__gguf_key(r, "attention.sliding_window"), r->err));
     if (nib__family_of(c)->window == NIB_WINDOW_CHUNKS)
         return set_chunks(r, found, window);
     if (!found || window == 0)
@@ -730,7 +535,7 @@ static nib_status read_windows(reader *r)
                          "%s: %s is %" PRId64 "; a window of at least 1 position is expected",
                          r->g->name, r->key, window);
     NIB_TRY(nib__gguf_array_of(&layers, &found, r->g,
-                               arch_key(r, "attention.sliding_window_pattern"), NIB_GGUF_BOOL,
+                               nib__gguf_key(r, "attention.sliding_window_pattern"), NIB_GGUF_BOOL,
                                r->err));
     if (found && (int64_t)layers.count != c->layers)
         return nib__fail(r->err, NIB_BAD_INPUT,
@@ -747,22 +552,6 @@ static nib_status read_windows(reader *r)
                          " positions, but %s has no layers with a window",
                          r->g->name, r->arch, window, r->arch);
     return nib__layers_window(c, window, has, r->g->name, r->arena, r->err);
-}
-
-/* Which layers use RoPE. GGUF has no key for this, so llama.cpp goes by the family. */
-static nib_status fill_rope_layers(reader *r)
-{
-    nib_config *c = r->c;
-    const int64_t every = nib__family_of(c)->rope_interval;
-    if (every == 0)
-        return NIB_OK;
-    bool *layers = nib__arena_take(r->arena, (uint64_t)c->layers, sizeof *layers);
-    if (layers == NULL)
-        return nib__fail_memory(r->err, (uint64_t)c->layers, "a list of layers");
-    for (int64_t i = 0; i < c->layers; i++)
-        layers[i] = (i + 1) % every != 0;
-    c->rope_layers = layers;
-    return NIB_OK;
 }
 
 bool nib__gguf_expert_layers_match(const nib_config *c)
@@ -820,7 +609,7 @@ static bool begins_with(const char *text, const char *start)
 }
 
 /* Keys of the architecture that are read above, or that do not matter for a forward step. */
-static bool is_known(const reader *r, const char *name)
+static bool is_known(const nib_gguf_reader *r, const char *name)
 {
     static const char *const known[] = {"block_count",
                                         "embedding_length",
@@ -883,7 +672,7 @@ static bool is_conditional(bool *used, const nib_config *c, const char *name)
     return false;
 }
 
-static nib_status check_unknown(reader *r)
+static nib_status check_unknown(nib_gguf_reader *r)
 {
     static const char *const elsewhere[] = {"general.", "tokenizer.", "split.", "quantize."};
     const size_t prefix = strlen(r->arch);
@@ -909,7 +698,7 @@ static nib_status check_unknown(reader *r)
 }
 
 /* Every tensor must belong to the model; ignoring one would silently change the result. */
-static nib_status check_tensors(reader *r)
+static nib_status check_tensors(nib_gguf_reader *r)
 {
     static const char *const known[] = {"model.", "lm_head.", "rope_freqs.weight"};
     for (size_t i = 0; i < nib__checkpoint_count(r->cp); i++) {
@@ -935,12 +724,12 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
                             nib_ledger *ledger, nib_err *err)
 {
     *out = (nib_config){.rope_theta = 10000.0, .bos = -1};
-    reader r = {.c = out,
-                .cp = cp,
-                .g = nib__checkpoint_gguf(cp),
-                .arena = arena,
-                .ledger = ledger,
-                .err = err};
+    nib_gguf_reader r = {.c = out,
+                         .cp = cp,
+                         .g = nib__checkpoint_gguf(cp),
+                         .arena = arena,
+                         .ledger = ledger,
+                         .err = err};
     nib_config_names used = names;
     NIB_TRY(read_arch(&r));
     used.eps = eps_key(out);
@@ -948,8 +737,8 @@ nib_status nib__config_gguf(nib_config *out, const nib_checkpoint *cp, nib_arena
     NIB_TRY(fill_absent(&r));
     NIB_TRY(nib__config_check(out, r.g->name, &used, err));
     NIB_TRY(read_latent(&r));
-    NIB_TRY(read_rope(&r));
-    NIB_TRY(fill_rope_layers(&r));
+    NIB_TRY(nib__gguf_read_rope(&r));
+    NIB_TRY(nib__gguf_fill_rope_layers(&r));
     NIB_TRY(read_windows(&r));
     NIB_TRY(read_family_keys(&r));
     nib__gguf_read_layer_table(out, cp);
