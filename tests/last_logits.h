@@ -29,21 +29,27 @@ static void must_convert(const char *path, const char *out, const char *format)
 }
 
 /* Fills out with the logits of the last of LENGTH tokens. */
-static void run_model(float *out, const open_how *how, size_t room)
+static void run_opened(float *out, const opened *o, size_t room)
 {
     enum { LENGTH = 70 };
     nib_slot slots[LENGTH];
     const float *logits;
     nib_err err;
-    opened o = must_open(how);
-    const int64_t vocab = nib_session_vocab(o.session);
+    const int64_t vocab = nib_session_vocab(o->session);
     assert_true((size_t)vocab <= room);
     for (int i = 0; i < LENGTH; i++)
         slots[i] =
             (nib_slot){0, i, (7 * i + 3) % (int32_t)vocab, i == LENGTH - 1 ? NIB_SLOT_LOGITS : 0};
-    if (nib_session_step(o.session, slots, LENGTH, &logits, &err) != NIB_OK)
+    if (nib_session_step(o->session, slots, LENGTH, &logits, &err) != NIB_OK)
         fail_msg("%s", err.text);
     memcpy(out, logits, (size_t)vocab * sizeof *out);
+}
+
+/* The same of a model that is opened so. */
+static void run_model(float *out, const open_how *how, size_t room)
+{
+    opened o = must_open(how);
+    run_opened(out, &o, room);
     close_opened(&o);
 }
 

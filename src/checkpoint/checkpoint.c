@@ -87,6 +87,7 @@ nib_status nib__checkpoint_add_meta(nib_checkpoint *cp, const nib_meta *meta, co
 static nib_status list_modules(nib_checkpoint *cp, nib_err *err)
 {
     size_t count = 0;
+    cp->module_count = 0;
     for (size_t i = 0; i < cp->count; i++)
         count += nib__module_size(cp->tensors[i]) != 0;
     cp->modules = nib__arena_take(&cp->arena, count, sizeof *cp->modules);
@@ -101,6 +102,17 @@ static nib_status list_modules(nib_checkpoint *cp, nib_err *err)
             return nib__checkpoint_no_memory(err, cp->path);
     }
     return NIB_OK;
+}
+
+nib_status nib__checkpoint_index(nib_checkpoint *cp, nib_err *err)
+{
+    cp->copies = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copies);
+    cp->copy_sizes = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copy_sizes);
+    cp->copy_arena = &cp->arena;
+    cp->owners = nib__arena_take(&cp->arena, cp->count, sizeof *cp->owners);
+    if (cp->copies == NULL || cp->copy_sizes == NULL || cp->owners == NULL)
+        return nib__checkpoint_no_memory(err, cp->path);
+    return list_modules(cp, err);
 }
 
 static nib_status check_version(nib_checkpoint *cp, nib_err *err)
@@ -406,17 +418,11 @@ static nib_status open_all(nib_checkpoint *cp, const char *path, nib_err *err)
     NIB_TRY(nib__fused_split(cp, err));
     NIB_TRY(nib__latent_split(cp, err));
     NIB_TRY(nib__head_norms_join(cp, err));
-    cp->copies = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copies);
-    cp->copy_sizes = nib__arena_take(&cp->arena, cp->count, sizeof *cp->copy_sizes);
-    cp->copy_arena = &cp->arena;
-    cp->owners = nib__arena_take(&cp->arena, cp->count, sizeof *cp->owners);
-    if (cp->copies == NULL || cp->copy_sizes == NULL || cp->owners == NULL)
-        return nib__checkpoint_no_memory(err, path);
+    NIB_TRY(nib__checkpoint_index(cp, err));
     NIB_TRY(check_version(cp, err));
     cp->grouped_scales = nib__checkpoint_has_groups(cp);
     NIB_TRY(read_params(cp, err));
     NIB_TRY(read_modelopt(cp, err));
-    NIB_TRY(list_modules(cp, err));
     return report_coding(cp, err);
 }
 

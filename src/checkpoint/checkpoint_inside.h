@@ -154,6 +154,8 @@ nib_status nib__checkpoint_add_view(nib_checkpoint *cp, const nib_tensor *t, nib
 /* Empties the list of tensors, or of metadata, and makes room for `count`. */
 nib_status nib__checkpoint_clear_tensors(nib_checkpoint *cp, size_t count, nib_err *err);
 nib_status nib__checkpoint_clear_metas(nib_checkpoint *cp, size_t count, nib_err *err);
+/* After the list of tensors has changed: lists the modules, and makes room by tensor. */
+nib_status nib__checkpoint_index(nib_checkpoint *cp, nib_err *err);
 /* Adds the entry of the metadata under another key; the first entry under a key stays. */
 nib_status nib__checkpoint_add_meta(nib_checkpoint *cp, const nib_meta *meta, const char *key,
                                     nib_err *err);

@@ -178,7 +178,7 @@ static const rename_row in_layer[] = {
     {"ffn_gate_shexp", "mlp.shared_experts.gate_proj", SEVERAL},
     {"ffn_up_shexp", "mlp.shared_experts.up_proj", SEVERAL},
     {"ffn_down_shexp", "mlp.shared_experts.down_proj", SEVERAL},
-    /* of layers that predict further tokens, which are not read */
+    /* of layers that predict further tokens */
     {"nextn.eh_proj", "eh_proj", SEVERAL | DELTA},
     {"nextn.embed_tokens", "embed_tokens", SEVERAL | DELTA},
     {"nextn.enorm", "enorm", SEVERAL | DELTA},
@@ -232,6 +232,16 @@ double nib__rename_norm_offset(const char *arch)
 {
     const arch_row *row = find_arch(arch);
     return row != NULL ? row->norm_offset : 0;
+}
+
+bool nib__rename_is_offset(const char *name)
+{
+    static const char *const ends[] = {"norm.weight", ".pre_fc_norm_embedding.weight",
+                                       ".pre_fc_norm_hidden.weight"};
+    bool found = false;
+    for (size_t i = 0; i < COUNT(ends); i++)
+        found = found || nib__ends_with(name, ends[i]);
+    return found && !nib__ends_with(name, ".linear_attn.norm.weight");
 }
 
 nib_rename_form nib__rename_form(const char *name)

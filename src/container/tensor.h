@@ -29,8 +29,10 @@ NIB_INLINE uint64_t nib__tensor_span(const nib_tensor *t)
 {
     if ((t->rows == NULL && t->stored_n == 0) || t->bytes == 0)
         return t->bytes;
-    const uint64_t n = (uint64_t)t->shape[0], row = t->bytes / n,
-                   last = t->rows != NULL ? (uint64_t)t->rows[n - 1] : n - 1;
+    const uint64_t n = (uint64_t)t->shape[0], row = t->bytes / n;
+    uint64_t last = t->rows != NULL ? 0 : n - 1;
+    for (uint64_t i = 0; t->rows != NULL && i < n; i++)
+        last = (uint64_t)t->rows[i] > last ? (uint64_t)t->rows[i] : last;
     if (t->stored_n == 0)
         return row * (last + 1);
     const uint64_t k = (uint64_t)t->shape[1];

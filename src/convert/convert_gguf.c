@@ -190,6 +190,18 @@ static nib_status check_mamba(const nib_config *c, const char *directory, nib_er
                      nib__arch_name(c->arch));
 }
 
+/* Checks that gated DeltaNet is in the layers that full_attention_interval gives. */
+static nib_status check_delta(const nib_config *c, const char *directory, nib_err *err)
+{
+    if (nib__family_of(c)->full_interval == 0 || nib__gguf_full_interval(c) > 0)
+        return NIB_OK;
+    return nib__fail(err, NIB_UNSUPPORTED,
+                     "%s: layer_types has attention in other layers than every so many, which a "
+                     "GGUF of %s cannot record; --format nibble keeps config.json beside the "
+                     "weights",
+                     directory, nib__arch_name(c->arch));
+}
+
 /* Notes a factor that transformers rounds to the weights' type. */
 static void note_factor(nib_ledger *ledger, const char *key, double asked, double done,
                         const char *what)
@@ -290,7 +302,7 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          "%s: the model's architecture is unknown, and a GGUF has to describe it; "
                          "--format nibble keeps config.json beside the weights",
                          m->net.directory);
-    if (nib__family_of(c)->gguf == NULL || nib__family_of(c)->gguf_read_only)
+    if (nib__family_of(c)->gguf == NULL)
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: cannot write a GGUF of %s; --format nibble keeps config.json beside "
                          "the weights",
@@ -323,6 +335,7 @@ nib_status nib__convert_gguf(nib_quantize_job *job, nib_gguf_head *head, nib_mod
                          nib__arch_name(c->arch));
     NIB_TRY(check_experts(c, m->net.directory, err));
     NIB_TRY(check_mamba(c, m->net.directory, err));
+    NIB_TRY(check_delta(c, m->net.directory, err));
     if (!nib__gguf_shared_match(c))
         return nib__fail(err, NIB_UNSUPPORTED,
                          "%s: layers that share keys and values would read those of other layers "

@@ -6,6 +6,7 @@
 
 #include "arch.h"
 #include "config_gguf.h"
+#include "config_gguf_states.h"
 #include "config_keys.h"
 #include "config_rope.h"
 #include "file.h"
@@ -161,6 +162,24 @@ static void put_states(nib_gguf_head *head, const nib_config *c, const char *arc
     snprintf(key, sizeof key, "%s.expert_shared_feed_forward_length", arch);
     if (nib__family_of(c)->mamba)
         nib__gguf_put_int(head, key, NIB_GGUF_U32, c->ffn);
+    snprintf(key, sizeof key, "%s.full_attention_interval", arch);
+    if (nib__family_of(c)->full_interval > 0)
+        nib__gguf_put_int(head, key, NIB_GGUF_U32, nib__gguf_full_interval(c));
+}
+
+/* Sections of RoPE, which llama.cpp requires of families that may have them: if config.json gives
+ * none, the numbers that it takes then. */
+static void put_sections(nib_gguf_head *head, const nib_config *c, const char *arch)
+{
+    static const int64_t usual[NIB_ROPE_SECTIONS] = {11, 11, 10, 0};
+    char key[80];
+    const int64_t *sections = nib__config_has_sections(c) ? c->rope_sections : usual;
+    if (!nib__family_of(c)->mrope)
+        return;
+    snprintf(key, sizeof key, "%s.rope.dimension_sections", arch);
+    nib__gguf_put_array(head, key, NIB_GGUF_I32, NIB_ROPE_SECTIONS);
+    for (int i = 0; i < NIB_ROPE_SECTIONS; i++)
+        nib__gguf_item_int(head, NIB_GGUF_I32, sections[i]);
 }
 
 /* Factors of llama3 and longrope are tensors, not keys. */
@@ -226,6 +245,7 @@ void nib__gguf_describe_config(nib_gguf_head *head, const nib_config *c, const c
     put_states(head, c, arch);
     put_latent(head, c, arch);
     put_rope(head, c, arch);
+    put_sections(head, c, arch);
     put_windows(head, c, arch);
     if (file_type >= 0)
         nib__gguf_put_int(head, "general.file_type", NIB_GGUF_U32, file_type);

@@ -357,7 +357,12 @@ nib_status nib_imatrix_write(nib_model *model, const nib_imatrix_options *option
     result r = {0};
     nib__arena_init(&r.arena, a, 0);
     nib__ledger_init(&r.ledger, a);
-    nib_status status = list_layers(&r, &model->net, err);
+    nib_model *own = NULL;
+    nib_status status = nib__model_ordered(&own, model, true, err);
+    if (own != NULL)
+        model = own;
+    if (status == NIB_OK)
+        status = list_layers(&r, &model->net, err);
     if (status == NIB_OK)
         status = nib__calibrate(r.stats, &r.run, model, &as_stored, o.calibrate, err);
     if (status == NIB_OK) {
@@ -367,6 +372,7 @@ nib_status nib_imatrix_write(nib_model *model, const nib_imatrix_options *option
     }
     if (status == NIB_OK)
         status = render(&r, &o, form, sink, a, err);
+    nib_model_close(own);
     nib__ledger_free(&r.ledger);
     nib__arena_free(&r.arena);
     return status;

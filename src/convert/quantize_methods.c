@@ -13,6 +13,7 @@
 #include "quantizer.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { SEARCHES_CHECKED = 1024 }; /* tokens: few, because these methods are fast without a text */
@@ -152,10 +153,28 @@ static nib_status run_calibration(work *w, const char *text, nib_err *err)
     return NIB_OK;
 }
 
+/* Reads the squares of a layer's inputs, in the model's order. */
+static nib_status read_squares(double *squares, double *room, bool *found, const nib_imatrix *m,
+                               const nib_config *c, const char *layer, int64_t k, nib_err *err)
+{
+    static const char joined[] = ".linear_attn.in_proj_qkvz";
+    char as_apart[256];
+    const bool orders = nib__family_of(c)->full_interval > 0 && !c->gguf_order;
+    nib_head_order order;
+    snprintf(as_apart, sizeof as_apart, "%s", layer);
+    if (orders && nib__ends_with(as_apart, joined))
+        as_apart[strlen(as_apart) - 1] = 0; /* they read the same inputs */
+    NIB_TRY(nib__imatrix_read(squares, found, m, nib__gguf_names(c), as_apart, k, err));
+    if (*found && orders) {
+        nib__network_head_order(&order, c);
+        nib__head_order_inputs(squares, room, &order, layer);
+    }
+    return NIB_OK;
+}
+
 static nib_status read_imatrix(work *w, const nib_imatrix *m, nib_err *err)
 {
     const nib_network *net = &w->model->net;
-    const char *arch = nib__gguf_names(&net->config);
     size_t used = 0;
     char a[NIB_SHOWN];
     for (size_t i = 0; i < net->site_count; i++) {
@@ -164,10 +183,10 @@ static nib_status read_imatrix(work *w, const nib_imatrix *m, nib_err *err)
         bool found;
         if (!is_searched(l) || l->role == NIB_ROLE_EMBED)
             continue;
-        double *squares = nib__arena_take(&w->arena, (uint64_t)k, sizeof *squares);
+        double *squares = nib__arena_take(&w->arena, 2 * (uint64_t)k, sizeof *squares);
         if (squares == NULL)
-            return nib__fail_memory(err, (uint64_t)k * sizeof *squares, "an imatrix");
-        NIB_TRY(nib__imatrix_read(squares, &found, m, arch, l->name, k, err));
+            return nib__fail_memory(err, 2 * (uint64_t)k * sizeof *squares, "an imatrix");
+        NIB_TRY(read_squares(squares, squares + k, &found, m, &net->config, l->name, k, err));
         if (found)
             NIB_TRY(nib__importance(&l->importance, squares, k, &w->arena, err));
         used += found;

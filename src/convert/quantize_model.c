@@ -161,12 +161,6 @@ static nib_status complete_job(work *w, nib_quantize_job *job, nib_err *err)
 {
     nib_engine *engine = w->model->engine;
     const nib_network *net = &w->model->net;
-    if (nib__checkpoint_gguf(net->checkpoint) != NULL && !net->unknown &&
-        nib__family_of(&net->config)->gguf_read_only)
-        return nib__fail(err, NIB_UNSUPPORTED,
-                         "%s: a GGUF of %s has weights in another order than other formats, and "
-                         "cannot be converted; give the Hugging Face files that it was made from",
-                         nib__checkpoint_path(net->checkpoint), nib__arch_name(net->config.arch));
     if (is_gguf(job->format))
         NIB_TRY(nib__convert_gguf(job, &w->head, w->model, &w->layers[1].choice.scheme, &w->arena,
                                   &w->ledger, err));
@@ -528,12 +522,15 @@ static nib_status quantize_with(nib_model *model, const nib_quantize_options *op
                                   "nib_budget", err));
         o.budget = &budget;
     }
-    work_open(&w, model, examiner);
+    nib_model *own;
+    NIB_TRY(nib__model_ordered(&own, model, is_gguf(o.format), err));
+    work_open(&w, own != NULL ? own : model, examiner);
     w.options = &o;
     nib_status status = choose_recipe(&w, &o, &request, err);
     if (status == NIB_OK)
         status = quantize(&w, form, sink, err);
     work_close(&w);
+    nib_model_close(own);
     return status;
 }
 
@@ -670,9 +667,12 @@ static nib_status convert_with(nib_model *model, const nib_convert_options *opti
                          "holds plain floats",
                          o.format);
     NIB_TRY(check_tokenizer(model, o.format, NULL, err));
-    work_open(&w, model, examiner);
+    nib_model *own;
+    NIB_TRY(nib__model_ordered(&own, model, is_gguf(o.format), err));
+    work_open(&w, own != NULL ? own : model, examiner);
     const nib_status status = convert(&w, &o, form, sink, err);
     work_close(&w);
+    nib_model_close(own);
     return status;
 }
 

@@ -189,6 +189,7 @@ static nib_status check_inputs(check *c)
     if (c->source->net.checkpoint == NULL)
         return nib__fail(c->err, NIB_USAGE, "%s: is a config without weights, not a source",
                          c->options.source);
+    NIB_TRY(nib__source_order(&c->source, c->model, c->err));
     return check_source(c);
 }
 

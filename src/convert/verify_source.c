@@ -9,6 +9,8 @@
 #include "gguf_vocab.h"
 #include "info.h"
 #include "judge_folds.h"
+#include "portable_math.h"
+#include "renames.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -118,9 +120,10 @@ static nib_status judge_module(check *c, const nib_entry *e)
     return judge_bias(c, e, &source);
 }
 
-/* Compares two tensors of floats; `add` is added to the source's. */
+/* Compares two tensors of floats; `add` is added to the source's, or, with `rates`, it is A_log and
+ * t has -e^A_log. */
 static nib_status judge_floats(check *c, nib_judgement *out, const nib_tensor *t,
-                               const nib_tensor *source, float add)
+                               const nib_tensor *source, float add, bool rates)
 {
     const int64_t count = (int64_t)t->bytes / (nib__type_bits(t->type) / 8);
     float *values = nib__calloc(c->allocator, 2 * (uint64_t)count, sizeof *values);
@@ -129,7 +132,7 @@ static nib_status judge_floats(check *c, nib_judgement *out, const nib_tensor *t
     nib__to_f32(values, t->data, t->type, count);
     nib__to_f32(values + count, source->data, source->type, count);
     for (int64_t i = count; i < 2 * count; i++)
-        values[i] += add;
+        values[i] = rates ? (float)-nib__exp((double)values[i]) : values[i] + add;
     nib__judge_values(out, values, t->type, values + count, source->type, count);
     nib__release(c->allocator, values);
     return NIB_OK;
@@ -154,13 +157,15 @@ static nib_status judge_tensor(check *c, const nib_tensor *t)
                  same ? "all bytes" : "its bytes differ from the source's");
         return NIB_OK;
     }
-    NIB_TRY(judge_floats(c, &j->judgement, t, source, 0));
+    NIB_TRY(judge_floats(c, &j->judgement, t, source, 0, false));
     if (nib__origins[j->judgement.verdict].accounted)
         return NIB_OK;
-    nib_judgement plus_1; /* as GGUF stores some norms */
-    NIB_TRY(judge_floats(c, &plus_1, t, source, 1));
-    if (nib__origins[plus_1.verdict].accounted)
-        set_text(&j->judgement, plus_1.verdict, "%s, each plus 1", plus_1.text);
+    nib_judgement again; /* as GGUF stores some norms, and rates of recurrences */
+    const bool rates = nib__rename_is_rates(t->name);
+    NIB_TRY(judge_floats(c, &again, t, source, 1, rates));
+    if (nib__origins[again.verdict].accounted)
+        set_text(&j->judgement, again.verdict, rates ? "%s, each as -e^A_log" : "%s, each plus 1",
+                 again.text);
     return NIB_OK;
 }
 
@@ -364,6 +369,7 @@ static nib_status run_check(check *c, const nib_verify_from_options *o)
     if (c->source->net.checkpoint == NULL)
         return nib__fail(c->err, NIB_USAGE, "%s: is a config without weights, not a source",
                          o->source);
+    NIB_TRY(nib__source_order(&c->source, c->model, c->err));
     NIB_TRY(nib__verify_signature(c->model, o, &c->findings, &c->notes, c->err));
     NIB_TRY(judge_all(c));
     NIB_TRY(nib__judge_folds(c->judged, c->count, &c->model->net, &c->source->net,

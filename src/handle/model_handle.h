@@ -30,6 +30,14 @@ struct nib_model {
     int32_t ends[NIB_EOS_MAX]; /* of nib_model_facts */
 };
 
+/* Opens the model of another handle once more, with its weights in the order that the other
+ * container has (head_order.h). */
+nib_status nib__model_reordered(nib_model **out, const nib_model *like, nib_err *err);
+/* gguf_order.c: the model with its weights in the order that a GGUF has, or other formats: *own is
+ * to be used in its place, and closed; NULL: the model has that order. */
+nib_status nib__model_ordered(nib_model **own, const nib_model *model, bool in_gguf, nib_err *err);
+/* Replaces the source of a checkpoint by one in the checkpoint's order, if they differ. */
+nib_status nib__source_order(nib_model **source, const nib_model *model, nib_err *err);
 /* Keeps the model until nib_model_close is called once more. */
 void nib__model_hold(nib_model *model);
 

@@ -10,6 +10,34 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+/* Copies a path, or keeps NULL. */
+static nib_status copy_path(char **out, nib_model *m, const char *path, nib_err *err)
+{
+    *out = path != NULL ? nib__arena_copy(&m->net.arena, path, strlen(path)) : NULL;
+    return *out != NULL || path == NULL ? NIB_OK : nib__fail_memory(err, strlen(path), "a path");
+}
+
+nib_status nib__model_reordered(nib_model **out, const nib_model *like, nib_err *err)
+{
+    nib_engine *engine = like->engine;
+    nib_model *m = nib__calloc(&engine->allocator, 1, sizeof *m);
+    if (m == NULL)
+        return nib__fail_memory(err, sizeof *m, "the model");
+    m->engine = engine;
+    nib__engine_hold(engine);
+    nib_status status =
+        nib__network_open(&m->net, engine, like->net.path, NIB_NETWORK_REORDERED, err);
+    if (status == NIB_OK)
+        status = nib__report_stored_config(m, err);
+    if (status == NIB_OK)
+        status = copy_path(&m->tokenizer_path, m, like->tokenizer_path, err);
+    if (status == NIB_OK)
+        *out = m;
+    else
+        nib_model_close(m);
+    return status;
+}
+
 nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
                           const nib_model_options *options, nib_err *err)
 {
@@ -40,13 +68,11 @@ nib_status nib_model_open(nib_model **out, nib_engine *engine, const char *path,
         nib_model_close(m);
         return status;
     }
-    const char *tokenizer = o.tokenizer ? o.tokenizer : m->net.train.tokenizer;
-    if (tokenizer) {
-        m->tokenizer_path = nib__arena_copy(&m->net.arena, tokenizer, strlen(tokenizer));
-        if (!m->tokenizer_path) {
-            nib_model_close(m);
-            return nib__fail_memory(err, strlen(tokenizer), "a path");
-        }
+    status =
+        copy_path(&m->tokenizer_path, m, o.tokenizer ? o.tokenizer : m->net.train.tokenizer, err);
+    if (status != NIB_OK) {
+        nib_model_close(m);
+        return status;
     }
     if (o.cache_dir) {
         m->cache_dir = nib__arena_copy(&m->net.arena, o.cache_dir, strlen(o.cache_dir));

@@ -160,6 +160,12 @@ static nib_status verify(nib_model *model, const nib_verify_options *o, nib_form
     NIB_TRY(need_weights(model, err));
     if (against)
         NIB_TRY(need_weights(against, err));
+    nib_model *own = NULL;
+    if (against)
+        NIB_TRY(nib__model_ordered(&own, against,
+                                   nib__checkpoint_gguf(model->net.checkpoint) != NULL, err));
+    if (own)
+        against = own;
     nib_verify_job job = {.checkpoint = model->net.checkpoint,
                           .against = against ? against->net.checkpoint : NULL,
                           .signers = o->signers,
@@ -204,6 +210,7 @@ static nib_status verify(nib_model *model, const nib_verify_options *o, nib_form
     nib__arena_free(&arena);
     close_model(&run.b);
     close_model(&run.a);
+    nib_model_close(own);
     if (status == NIB_OK && problems != 0)
         return nib__fail(err, NIB_CHECK_FAILED, "%s: %zu problem%s found",
                          nib__checkpoint_path(model->net.checkpoint), problems,

@@ -58,7 +58,7 @@ typedef enum nib_rope_kind {
     NIB_ROPE_PROPORTIONAL
 } nib_rope_kind;
 
-enum { NIB_EOS_MAX = 16 };
+enum { NIB_EOS_MAX = 16, NIB_ROPE_SECTIONS = 4 };
 
 /* Layers whose MLP is a mixture of experts. Only for families that have them. */
 typedef struct nib_mixture {
@@ -116,6 +116,8 @@ typedef struct nib_config {
     /* longrope: [nib__config_rope_dims / 2] divisors for contexts up to rope_original, and for
      * longer ones */
     const float *rope_short, *rope_long;
+    int64_t rope_sections[NIB_ROPE_SECTIONS]; /* mrope_section: pairs by kind of position in images,
+                                                 the same in text; all 0: not given */
     int64_t rope_pairs; /* proportional: leading pairs that rotate; the others have frequency 0 */
     /* Queries are multiplied by 1 + beta ln(1 + floor((position + first) / step)); beta 0: not. */
     double query_beta;
@@ -148,8 +150,8 @@ typedef struct nib_config {
     int64_t mamba_expand;
     bool conv_bias, mamba_bias;
     double least_step, most_step;
-    bool delta_converted;  /* the weights of recurrences are as llama.cpp's converter leaves them:
-                             -e^A_log, and of gated DeltaNet z apart from q, k and v */
+    bool delta_converted;  /* recurrences have -e^A_log in place of A_log, as in a GGUF */
+    bool gguf_order;       /* gated DeltaNet and draft heads are as head_order.h says of a GGUF */
     int64_t full_interval; /* every so many layers one has attention, unless layer_types is given;
                               0: the family's default */
     /* LFM2: the MLPs are two thirds of ffn wide, times ffn_factor, rounded up to ffn_multiple; with
@@ -167,6 +169,14 @@ typedef struct nib_config {
     int32_t bos, eos[NIB_EOS_MAX];
     int eos_count; /* bos -1: none */
 } nib_config;
+
+NIB_INLINE bool nib__config_has_sections(const nib_config *c)
+{
+    bool given = false;
+    for (int i = 0; i < NIB_ROPE_SECTIONS; i++)
+        given = given || c->rope_sections[i] != 0;
+    return given;
+}
 
 NIB_INLINE bool nib__config_has_rope(const nib_config *c, int64_t layer)
 {

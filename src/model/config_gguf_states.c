@@ -57,8 +57,30 @@ static nib_status read_value_dim(nib_config *c, int64_t heads, const nib_gguf *g
     return NIB_OK;
 }
 
+/* Sections of positions for images, which are the same in text. */
+static nib_status read_sections(nib_config *c, const nib_gguf *g, const char *arch, nib_err *err)
+{
+    nib_gguf_array sections;
+    char key[KEY_MAX];
+    int64_t pairs = 0;
+    bool found;
+    if (!nib__family_of(c)->mrope)
+        return NIB_OK;
+    NIB_TRY(nib__gguf_array_of(&sections, &found, g, key_of(key, arch, "rope.dimension_sections"),
+                               NIB_GGUF_I64, err));
+    for (size_t i = 0; found && nib__gguf_next_int(&sections, &pairs); i++) {
+        if (i >= NIB_ROPE_SECTIONS || pairs < 0 || pairs > 1 << 16)
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: %s[%zu] is %" PRId64 "; at most %d numbers of pairs from 0 to %d "
+                             "are expected",
+                             g->name, key, i, pairs, NIB_ROPE_SECTIONS, 1 << 16);
+        c->rope_sections[i] = pairs;
+    }
+    return NIB_OK;
+}
+
 /* Every full_attention_interval-th layer has attention; the others have gated DeltaNet, for whose
- * values GGUF has the width of all heads. Sections of positions for images are the same in text. */
+ * values GGUF has the width of all heads. */
 static nib_status read_delta(nib_config *c, const nib_gguf *g, const char *arch, nib_arena *arena,
                              nib_err *err)
 {
@@ -87,8 +109,8 @@ static nib_status read_delta(nib_config *c, const nib_gguf *g, const char *arch,
         has[i] = (i + 1) % every != 0;
     c->conv_layers = every > 1 ? has : NULL;
     c->matrix.by_turns = !nib__family_of(c)->joined_delta;
-    c->delta_converted = true;
-    return NIB_OK;
+    c->delta_converted = c->gguf_order = true;
+    return read_sections(c, g, arch, err);
 }
 
 /* Which layers keep a state: llama.cpp lists 0 heads of keys and values for them. */
@@ -170,6 +192,17 @@ nib_status nib__gguf_read_states(nib_config *c, const nib_gguf *g, const char *a
         return NIB_OK;
     NIB_TRY(read_states(c, g, arch, arena, err));
     return family->mamba ? read_mamba(c, g, arch, err) : NIB_OK;
+}
+
+int64_t nib__gguf_full_interval(const nib_config *c)
+{
+    int64_t every = 1;
+    while (every <= c->layers && nib__config_has_conv(c, every - 1))
+        every++;
+    for (int64_t i = 0; i < c->layers; i++)
+        if (every > c->layers || nib__config_has_conv(c, i) != ((i + 1) % every != 0))
+            return 0;
+    return every;
 }
 
 const char *nib__gguf_names(const nib_config *c)

@@ -17,6 +17,8 @@ bool nib__gguf_is_of_states(const nib_config *config, const char *name);
 nib_status nib__gguf_read_states(nib_config *config, const nib_gguf *gguf, const char *arch,
                                  nib_arena *arena, nib_err *err);
 
+/* Every how many layers one has attention; 0: not so, which a GGUF of these families cannot say. */
+int64_t nib__gguf_full_interval(const nib_config *config);
 /* The row of renames.h whose names a GGUF of this model has. */
 const char *nib__gguf_names(const nib_config *config);
 

@@ -166,9 +166,10 @@ bool nib__rope_read_object(nib_rope_given *rope, int place, nib_json *json, nib_
         int list = 0;
         while (list < NIB_ROPE_LISTS && !nib__json_is(json, lists[list]))
             list++;
-        if (rope->sections &&
-            (nib__json_is(json, "mrope_section") || nib__json_is(json, "mrope_interleaved"))) {
-            if (!nib__json_skip(json))
+        const bool lists_sections = nib__json_is(json, "mrope_section");
+        if (rope->sections && (lists_sections || nib__json_is(json, "mrope_interleaved"))) {
+            if (lists_sections ? !read_list(&rope->section_list, json, arena)
+                               : !nib__json_skip(json))
                 return false;
             continue;
         }
@@ -557,6 +558,26 @@ static void set_original(nib_config *c, const nib_rope_given *rope, nib_ledger *
     c->rope_original = own;
 }
 
+/* Keeps mrope_section, which is the same in text: another file of the model needs it. */
+static nib_status set_sections(nib_config *c, const nib_rope_given *rope, const char *name,
+                               nib_err *err)
+{
+    const nib_rope_list *list = &rope->section_list;
+    if (list->count > NIB_ROPE_SECTIONS)
+        return nib__fail(err, NIB_BAD_INPUT,
+                         "%s: mrope_section has %" PRId64 " numbers; at most %d are expected", name,
+                         list->count, NIB_ROPE_SECTIONS);
+    for (int64_t i = 0; i < list->count; i++) {
+        const double pairs = (double)list->values[i];
+        if (!(pairs >= 0 && pairs <= 1 << 16) || pairs != floor(pairs))
+            return nib__fail(err, NIB_BAD_INPUT,
+                             "%s: mrope_section has %g; a number of pairs from 0 to %d is expected",
+                             name, pairs, 1 << 16);
+        c->rope_sections[i] = (int64_t)pairs;
+    }
+    return NIB_OK;
+}
+
 nib_status nib__rope_apply(nib_config *c, const nib_rope_given *rope, const char *name,
                            nib_ledger *ledger, nib_err *err)
 {
@@ -570,6 +591,7 @@ nib_status nib__rope_apply(nib_config *c, const nib_rope_given *rope, const char
     c->rope_theta = resolve_number(rope, NIB_ROPE_THETA, c->rope_theta, ledger);
     NIB_TRY(set_partial(c, rope, name, ledger, err));
     NIB_TRY(set_query_beta(c, rope, name, ledger, err));
+    NIB_TRY(set_sections(c, rope, name, err));
     if (c->rope == NIB_ROPE_YARN)
         set_yarn(c, rope, ledger);
     if (c->rope == NIB_ROPE_LONGROPE && c->rope_original > 1)

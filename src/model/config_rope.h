@@ -41,6 +41,7 @@ typedef struct nib_rope_given {
     double numbers[NIB_ROPE_PLACES][NIB_ROPE_NUMBERS];
     nib_rope_list lists[NIB_ROPE_PLACES][NIB_ROPE_LISTS];
     bool sections;                  /* the family may have mrope_section and mrope_interleaved */
+    nib_rope_list section_list;     /* mrope_section */
     bool inside;                    /* reading the object of one kind of layers */
     struct nib_rope_given *sliding; /* settings of layers with a window; NULL: none */
 } nib_rope_given;

@@ -85,6 +85,19 @@ static void put_two_ropes(nib_jsonw *w, const nib_config *c)
     nib__jsonw_object_end(w);
 }
 
+static void put_sections(nib_jsonw *w, const nib_config *c)
+{
+    int count = NIB_ROPE_SECTIONS;
+    while (c->rope_sections[count - 1] == 0)
+        count--;
+    nib__jsonw_key(w, "mrope_section");
+    nib__jsonw_array(w);
+    for (int i = 0; i < nib__max(count, 3); i++)
+        nib__jsonw_int(w, c->rope_sections[i]);
+    nib__jsonw_array_end(w);
+    nib__jsonw_pair_bool(w, "mrope_interleaved", true);
+}
+
 static void put_rope(nib_jsonw *w, const nib_config *c)
 {
     if (nib__family_of(c)->proportional) {
@@ -97,7 +110,7 @@ static void put_rope(nib_jsonw *w, const nib_config *c)
     if (at_top) /* transformers looks for it here, and defaults to 4096 */
         nib__jsonw_pair_int(w, "original_max_position_embeddings", c->rope_original);
     const bool scales = c->query_beta > 0 && nib__family_of(c)->scales_queries;
-    if (c->rope == NIB_ROPE_PLAIN && !scales)
+    if (c->rope == NIB_ROPE_PLAIN && !scales && !nib__config_has_sections(c))
         return;
     nib__jsonw_key(w, "rope_scaling");
     nib__jsonw_object(w);
@@ -120,6 +133,8 @@ static void put_rope(nib_jsonw *w, const nib_config *c)
     }
     if (scales)
         nib__jsonw_pair_float(w, "llama_4_scaling_beta", c->query_beta);
+    if (nib__config_has_sections(c))
+        put_sections(w, c);
     nib__jsonw_object_end(w);
 }
 
@@ -305,8 +320,9 @@ nib_status nib__config_write(nib_text *out, const nib_config *config, nib_err *e
                               (double)nib__config_rope_dims(&c) / (double)c.head_dim);
     nib__jsonw_pair_string(&w, "hidden_act", nib__family_act(family));
     put_family_keys(&w, &c);
-    if (c.trains_head && family->draft->count != NULL)
-        nib__jsonw_pair_int(&w, family->draft->count, 1);
+    const int64_t heads = c.trains_head ? 1 : c.moe.unread_layers;
+    if (heads > 0 && family->draft != NULL && family->draft->count != NULL)
+        nib__jsonw_pair_int(&w, family->draft->count, heads);
     if (!always && family->biases != NIB_BIASES_OWN)
         nib__jsonw_pair_bool(&w, "attention_bias", c.qkv_bias);
     if (family->biases != NIB_BIASES_OWN && c.mlp_bias)

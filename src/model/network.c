@@ -26,6 +26,47 @@ static nib_status open_checkpoint(nib_network *net, const char *path, nib_err *e
                            : nib__checkpoint_open(&net->checkpoint, path, a, err);
 }
 
+/* Sets the order of heads in the config that a reordered model has. */
+static void reorder_config(nib_network *net, bool to_gguf)
+{
+    nib_config *c = &net->config;
+    if (!net->reordered || nib__family_of(c)->full_interval == 0)
+        return;
+    c->gguf_order = to_gguf;
+    c->matrix.by_turns = to_gguf && !nib__family_of(c)->joined_delta;
+}
+
+void nib__network_head_order(nib_head_order *out, const nib_config *c)
+{
+    const nib_family_row *family = nib__family_of(c);
+    const nib_draft_names *own = family->draft, *after = &nib__draft_after;
+    *out = (nib_head_order){.layers = c->layers,
+                            .key_heads = c->matrix.key_heads,
+                            .heads = c->matrix.heads,
+                            .key_dim = c->matrix.key_dim,
+                            .value_dim = c->matrix.value_dim,
+                            .by_turns = !family->joined_delta,
+                            .joined = family->joined_delta,
+                            .drafts = !family->joined_delta,
+                            .prefix = own->prefix,
+                            .names = {{own->join, after->join},
+                                      {own->embed_norm, after->embed_norm},
+                                      {own->hidden_norm, after->hidden_norm},
+                                      {own->last_norm, after->last_norm}}};
+}
+
+/* Puts the stored tensors into that order. */
+static nib_status reorder_tensors(nib_network *net, nib_err *err)
+{
+    nib_config *c = &net->config;
+    nib_head_order order;
+    if (!net->reordered || nib__family_of(c)->full_interval == 0)
+        return NIB_OK;
+    nib__network_head_order(&order, c);
+    return nib__checkpoint_reorder(net->checkpoint, &c->moe.unread_layers, &order, c->gguf_order,
+                                   err);
+}
+
 /* Builds what config.json implies: the graph, and its matrices as float weights of torch_dtype. */
 static nib_status list_sites(nib_network *net, nib_network_use use, nib_err *err)
 {
@@ -619,6 +660,8 @@ static nib_status read_described_config(nib_network *net, const char *config, bo
     const bool lenient = use == NIB_NETWORK_CONVERT || use == NIB_NETWORK_INSPECT;
     nib_status status = read_config(net, config, is_json, options, why);
     if (status == NIB_OK)
+        reorder_config(net, true);
+    if (status == NIB_OK)
         status = list_sites(net, use, why);
     if (status == NIB_OK)
         return NIB_OK;
@@ -678,6 +721,8 @@ static nib_status open_gguf(nib_network *net, const char *path, nib_network_use 
     NIB_TRY(nib__generation_gguf(&net->generation, nib__checkpoint_gguf(net->checkpoint),
                                  &net->notes, err));
     nib__gguf_report_tokenizer(nib__checkpoint_gguf(net->checkpoint), &net->notes);
+    reorder_config(net, false);
+    NIB_TRY(reorder_tensors(net, err));
     NIB_TRY(list_sites(net, use, err));
     if (use != NIB_NETWORK_CONFIG && use != NIB_NETWORK_INSPECT)
         return check_sites(net, use, err);
@@ -723,6 +768,7 @@ static nib_status open_parts(nib_network *net, const char *path, nib_network_use
         NIB_TRY(note_unread(net, &why, err));
     if (net->unknown && use == NIB_NETWORK_CONVERT)
         return list_stored(net, err);
+    NIB_TRY(reorder_tensors(net, err));
     return net->inspected ? NIB_OK : check_sites(net, use, err);
 }
 
@@ -738,9 +784,12 @@ nib_status nib__network_open_with(nib_network *out, nib_engine *engine, const ch
     *out = (nib_network){.engine = engine,
                          .inspected = use == NIB_NETWORK_INSPECT,
                          .draft_head = use == NIB_NETWORK_DRAFT,
+                         .reordered = use == NIB_NETWORK_REORDERED,
                          .reads_head = use == NIB_NETWORK_DRAFT || use == NIB_NETWORK_TRAINED};
     nib__arena_init(&out->arena, &engine->allocator, 0);
     nib__ledger_init(&out->notes, &engine->allocator);
+    if (out->reordered)
+        use = NIB_NETWORK_RUN;
     nib_status status = open_parts(out, path, use, options, err);
     if (status == NIB_OK && options.count > 0 && !out->training)
         status = nib__fail(err, NIB_USAGE,

@@ -12,6 +12,7 @@
 #include "engine.h"
 #include "generation_config.h"
 #include "graph.h"
+#include "head_order.h"
 #include "plan.h"
 #include "train_config.h"
 
@@ -50,6 +51,7 @@ typedef struct nib_network {
     size_t site_count;
     bool tied;       /* the head uses the embedding's stored tensor */
     bool draft_head; /* of the model's draft head alone: config is of its one layer */
+    bool reordered;  /* opened as NIB_NETWORK_REORDERED */
     bool reads_head; /* draft heads of the checkpoint are read, too, or alone */
     bool training;   /* opened from a training config; plans are for training steps */
     bool inspected;  /* opened for inspection; weights are not checked against the config */
@@ -65,6 +67,7 @@ typedef enum nib_network_use {
     NIB_NETWORK_CONVERT, /* the same, but allows an unsupported architecture */
     NIB_NETWORK_CONFIG,  /* config.json alone */
     NIB_NETWORK_INSPECT, /* weights as stored; no sites without a config.json */
+    NIB_NETWORK_REORDERED /* as RUN, in the order of the other container: head_order.h */
 } nib_network_use;
 
 /* path: a directory, a config.json, a training config, a .safetensors file beside a config.json, or
@@ -76,6 +79,9 @@ nib_status nib__network_open(nib_network *out, nib_engine *engine, const char *p
 nib_status nib__network_open_with(nib_network *out, nib_engine *engine, const char *path,
                                   nib_network_use use, nib_strings options, nib_err *err);
 void nib__network_close(nib_network *network);
+
+/* The orders of a family with gated DeltaNet. */
+void nib__network_head_order(nib_head_order *out, const nib_config *config);
 
 NIB_INLINE const nib_site *nib__network_embed(const nib_network *net) { return &net->sites[0]; }
 NIB_INLINE const nib_site *nib__network_head(const nib_network *net)

@@ -354,9 +354,8 @@ static size_t find_recoded_layer(const nib_output_layout *r, size_t t)
 static nib_status shift_norm(nib_output_layout *r, const nib_tensor **tensor)
 {
     const nib_tensor *from = *tensor;
-    const size_t size = strlen(from->name);
     if (r->job->norm_shift == 0 || from->rank != 1 || !nib__type_is_float(from->type) ||
-        size < 11 || strcmp(from->name + size - 11, "norm.weight") != 0)
+        !nib__rename_is_offset(from->name))
         return NIB_OK;
     nib_tensor *shifted = nib__arena_take(&r->arena, 1, sizeof *shifted);
     float *values = nib__arena_take(&r->arena, (uint64_t)from->shape[0], sizeof *values);

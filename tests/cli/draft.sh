@@ -58,6 +58,12 @@ for how in '--temp 0 -n 60' '--temp 0.8 --seed 3 -n 60 -t 2' '--temp 0 -n 40 --r
     equal "${how[*]}: same text with --draft-head" "$(text -p 'Once upon a time' "${how[@]}" --ignore-eos --lookup 0)" \
         "$(text -p 'Once upon a time' "${how[@]}" --ignore-eos --draft-head --lookup 0)"
 done
+check 'a GGUF with a draft head' nibble convert head head.gguf --format gguf --quiet
+TARGET=head
+without=$(text -p 'Once upon a time' --temp 0 -n 60 --ignore-eos --lookup 0)
+TARGET=head.gguf
+equal 'GGUF: same text with --draft-head as from the directory' "$without" \
+    "$(text -p 'Once upon a time' --temp 0 -n 60 --ignore-eos --draft-head --lookup 0)"
 nibble plan head --draft-head --recipe 8da4w | tr -s '\n ' ' ' >head.txt
 check 'the plan has the head' grep -q 'note: --draft-head: a step checks at most 15 tokens that it drafts, .* mtp.layers.0.mlp.down_proj 48x64 .* 8da4w-g32@cpu as asked' head.txt
 check 'the plan says what the head shares' grep -q 'note: 433.2 kB of these weights are the model.s own, and held once' head.txt

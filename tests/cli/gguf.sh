@@ -96,7 +96,7 @@ for from in oss "$golden/models/glm4_moe" "$golden/models/granitemoe"; do
     same "$name: the same values after GGUF and back" "floats-$name" "$from"
 done
 # every type that is written, from floats as transformers has them
-for family in gpt-oss glm4moe granitemoe llama4 granitehybrid_moe lfm2moe; do
+for family in gpt-oss glm4moe granitemoe llama4 granitehybrid_moe lfm2moe qwen35 qwen3next; do
     check "$family: convert to floats" nibble convert "$golden/gguf/$family.gguf" "from-$family" --format safetensors --quiet
     for recipe in int8wo-g32-ggml int4wo-sym-ggml int4wo-ggml mxfp4; do
         check "$family: quantize to $recipe" nibble quantize "from-$family" codes.gguf --format gguf --recipe $recipe --quiet --force

@@ -178,11 +178,11 @@ static nib_status drop(void *ctx, const char *text, size_t size)
     return NIB_OK;
 }
 
-/* A head that follows the model's layers is written to GGUF with them. */
+/* A head is written to GGUF as a layer after the model's, wherever it was. */
 static void test_heads_in_gguf(void **state)
 {
     (void)state;
-    static const size_t numbered[] = {3, 4}; /* of heads */
+    static const size_t numbered[] = {0, 3, 4}; /* of heads */
     char root[] = "/tmp/nibble-draft-head-XXXXXX", out[64], path[96];
     const nib_sink sink = {drop, NULL};
     nib_err err;

@@ -372,6 +372,7 @@ static void test_values_refused(void **state)
         {"qwen35", {U32(".full_attention_interval", 0)}, NIB_BAD_INPUT},
         {"qwen35", {U32(".full_attention_interval", 5)}, NIB_BAD_INPUT},
         {"qwen35", {U32(".nextn_predict_layers", 4)}, NIB_BAD_INPUT},
+        {"qwen35", {DIGITS(".rope.dimension_sections", "11000")}, NIB_BAD_INPUT},
         {"qwen35moe", {WITHOUT(".expert_shared_feed_forward_length")}, NIB_BAD_INPUT},
         /* tokens */
         {"llama", {U32("tokenizer.ggml.bos_token_id", 272)}, NIB_BAD_INPUT},

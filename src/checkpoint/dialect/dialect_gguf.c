@@ -33,5 +33,6 @@ nib_status nib__weight_gguf(const nib_weight_query *q)
                                     nib__type_stored_name(tensor->type));
         }
     }
+    w->rows = tensor->rows;
     return NIB_OK;
 }

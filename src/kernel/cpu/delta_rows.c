@@ -15,7 +15,8 @@
 static void delta_gates(const nib_delta_gates *a, int64_t m0, int64_t m1)
 {
     for (int64_t h = 0; h < a->heads; h++) {
-        const double log = (double)a->a_log[h], rate = a->rates ? -log : nib__exp(log),
+        const double log = (double)a->a_log[h],
+                     rate = a->rates ? -log : (double)(float)nib__exp(log),
                      bias = (double)a->dt_bias[h];
         for (int64_t m = m0; m < m1; m++) {
             const double b = (double)a->b[m * a->ldb + h], dt = (double)a->a[m * a->lda + h] + bias;

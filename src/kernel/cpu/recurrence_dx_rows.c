@@ -43,7 +43,8 @@ static double logistic(double x) { return 1 / (1 + nib__exp(-x)); }
 static void delta_gates_dx(const nib_delta_gates_dx *a, int64_t m0, int64_t m1)
 {
     for (int64_t h = 0; h < a->heads; h++) {
-        const double log = (double)a->a_log[h], rate = a->rates ? -log : nib__exp(log),
+        const double log = (double)a->a_log[h],
+                     rate = a->rates ? -log : (double)(float)nib__exp(log),
                      bias = (double)a->dt_bias[h];
         for (int64_t m = m0; m < m1; m++) {
             const float *dgates = a->dgates + m * a->ldg;

@@ -121,7 +121,6 @@ typedef struct nib_family_row {
     const char *title;   /* its well-known models */
     const char *limits;  /* which of them are refused; NULL: none */
     const char *gguf;    /* general.architecture of GGUF; NULL: not supported from GGUF */
-    bool gguf_read_only; /* such a GGUF is not written or converted */
     int gguf_gating;     /* expert_gating_func of its GGUF: 2 for sigmoid; 0: no such key */
     bool gguf_plain_weights; /* llama.cpp divides the experts' weights by their sum, and ignores
                                 the keys for it and for their factor */

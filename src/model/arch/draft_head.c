@@ -19,7 +19,7 @@ const nib_draft_names nib__draft_after = {.join = "eh_proj",
 static const nib_draft_names *names_of(const nib_config *c)
 {
     const nib_draft_names *own = nib__family_of(c)->draft;
-    return own != NULL && c->delta_converted ? &nib__draft_after : own;
+    return own != NULL && c->gguf_order ? &nib__draft_after : own;
 }
 
 /* Makes all layers like a head's: attention, then a mixture if the model has any. */

@@ -82,7 +82,7 @@ static void render_markdown(nib_text *out)
         "snapshot. A GPU leaves these layers to the host as well, and needs `--allow device` for "
         "it. Nibble reads only the text part\nof Qwen3.5. In a GGUF of them, "
         "llama.cpp's converter has put heads of values in another order: Nibble runs it as\nit "
-        "is, and neither writes nor converts one.\n\n"
+        "is, and puts them in the order of the output when it writes one or converts it.\n\n"
         "Qwen3-Next, Qwen3.5, DeepSeek-V3 and GLM-4.5 are published with a head that drafts "
         "further tokens: `--draft-head` uses it\n"
         "([generating.md](generating.md#the-models-own-draft-head---draft-head)). Kimi K2 has "

@@ -57,7 +57,7 @@ int nib__block_gated_delta(nib_build *b, const nib_config *c, int64_t layer, int
 {
     const nib_matrix_size *d = &c->matrix;
     projected p;
-    if (nib__family_of(c)->joined_delta && !c->delta_converted)
+    if (nib__family_of(c)->joined_delta && !c->gguf_order)
         project_joined(&p, b, c, layer, x);
     else
         project(&p, b, c, layer, x);
@@ -182,7 +182,6 @@ static void complete_mixture(nib_config *c)
 const nib_family_row nib__family_qwen3_next = {
     .name = "qwen3_next",
     .gguf = "qwen3next",
-    .gguf_read_only = true,
     .class_name = "Qwen3NextForCausalLM",
     .title = "Qwen3-Next 80B-A3B",
     .head_norms = true,
@@ -214,7 +213,6 @@ const nib_family_row nib__family_qwen3_next = {
 const nib_family_row nib__family_qwen3_5 = {
     .name = "qwen3_5_text",
     .gguf = "qwen35",
-    .gguf_read_only = true,
     .outer = "qwen3_5",
     .class_name = "Qwen3_5ForCausalLM",
     .title = "Qwen3.5 4B, 9B and 27B (text)",
@@ -244,7 +242,6 @@ const nib_family_row nib__family_qwen3_5 = {
 const nib_family_row nib__family_qwen3_5_moe = {
     .name = "qwen3_5_moe_text",
     .gguf = "qwen35moe",
-    .gguf_read_only = true,
     .outer = "qwen3_5_moe",
     .class_name = "Qwen3_5MoeForCausalLM",
     .title = "Qwen3.5 35B-A3B (text)",
