@@ -26,7 +26,7 @@ bool nib__rename_knows(const char *arch);
 bool nib__rename_pairs(const char *arch);
 /* What it adds to stored norm weights: 1 for Gemma, whose weights are off by one, otherwise 0. */
 double nib__rename_norm_offset(const char *arch);
-/* Whether that applies to a tensor with this Hugging Face name: a norm, but not gated DeltaNet's. */
+/* Whether it does so to a tensor with this Hugging Face name: a norm, but not gated DeltaNet's. */
 bool nib__rename_is_offset(const char *name);
 /* The form of a tensor with this Hugging Face name. */
 nib_rename_form nib__rename_form(const char *name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * RoPE by GGUF keys. Llama 3's scaling is stored as a tensor, rope_freqs.weight: the divisor of each
- * frequency.
+ * RoPE by GGUF keys. Llama 3's scaling is stored as a tensor, rope_freqs.weight: the divisor of
+ * each frequency.
  */
 #include "arch.h"
 #include "config_gguf_inside.h"
