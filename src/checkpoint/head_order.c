@@ -152,6 +152,15 @@ static nib_status add_vector(reorder *r, const nib_tensor *t, const int32_t *row
     return nib__checkpoint_add_view(r->cp, out, r->err);
 }
 
+/* Whether t is of floats, or a matrix in blocks of a GGUF that can be read. */
+static bool is_readable(const nib_tensor *t)
+{
+    nib_weight w;
+    return t->bytes > 0 && t->rows == NULL && t->stored_n == 0 &&
+           (nib__type_is_float(t->type) ||
+            (t->rank == 2 && nib__block_weight(&w, t->type, t->shape[0], t->shape[1], t->data)));
+}
+
 /* Decodes the rows of a weight in floats or blocks, [n][k], as f32. */
 static void decode(float *out, const nib_tensor *t)
 {
@@ -208,9 +217,10 @@ static nib_status add_joined(reorder *r, const nib_tensor *t, const char *name)
     const nib_tensor *z = nib__checkpoint_find(r->before, z_name);
     if (t->rank != 2 || t->shape[0] != rows)
         return fail_shape(r, t, 0, rows);
-    if (z == NULL || z->rank != 2 || z->shape[0] != z_rows || z->shape[1] != t->shape[1])
+    if (z == NULL || !is_readable(z) || z->rank != 2 || z->shape[0] != z_rows ||
+        z->shape[1] != t->shape[1])
         return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: %s is missing, or has another shape than %" PRId64 " x %" PRId64,
+                         "%s: %s is missing, or is no matrix of %" PRId64 " x %" PRId64,
                          r->cp->path, z_name, z_rows, t->shape[1]);
     const bool same = z->type == t->type;
     if (!same && ((z = as_f32(r, z)) == NULL || (t = as_f32(r, t)) == NULL))
@@ -280,9 +290,7 @@ static nib_status add_delta(reorder *r, const nib_tensor *t, const char *part)
     char name[NIB_FUSED_NAME], a[NIB_SHOWN];
     const struct place_row *row = find_place(r, part);
     const int64_t values = width_of_values(r->o), channels = values + 2 * width_of_keys(r->o);
-    const bool blocks = nib__checkpoint_gguf(r->cp) != NULL;
-    if (row == NULL || t->bytes == 0 || strlen(t->name) + 2 > sizeof name ||
-        (!nib__type_is_float(t->type) && !blocks) || t->rows != NULL || t->stored_n != 0)
+    if (row == NULL || strlen(t->name) + 2 > sizeof name || !is_readable(t))
         return nib__fail(r->err, NIB_UNSUPPORTED,
                          "%s: %s has no place in the order of heads that %s has; give the model "
                          "with floats in these layers",
@@ -308,33 +316,30 @@ static nib_status add_delta(reorder *r, const nib_tensor *t, const char *part)
 
 /* ---- draft heads ---- */
 
-/* The name in the other order of what a draft head has; false: none. */
+/* The name in the other order of what a draft head has; false: none. layer: of the tensor, past
+ * those of the model in a GGUF, and `part` what follows its number, if it has one. */
 static bool rename_draft(char out[NIB_FUSED_NAME], const reorder *r, const char *name,
                          int64_t layer, const char *part)
 {
     const nib_head_order *o = r->o;
-    const int from = r->to_gguf ? 0 : 1;
     char module[NIB_FUSED_NAME];
+    int size = NIB_FUSED_NAME;
     for (size_t i = 0; i < COUNT(o->names); i++) {
-        if (r->to_gguf)
-            snprintf(module, sizeof module, "%s.weight", o->names[i][0]);
-        else
-            snprintf(module, sizeof module, "%s.weight", o->names[i][1]);
-        if (strcmp(from == 0 ? name : part, module) != 0)
-            continue;
-        if (from == 0)
-            snprintf(out, NIB_FUSED_NAME, "model.layers.%" PRId64 ".%s.weight", o->layers,
-                     o->names[i][1]);
-        else
-            snprintf(out, NIB_FUSED_NAME, "%s.weight", o->names[i][0]);
-        return true;
+        snprintf(module, sizeof module, "%s.weight", o->names[i][r->to_gguf ? 0 : 1]);
+        if (strcmp(r->to_gguf ? name : part, module) == 0) {
+            part = r->to_gguf ? o->names[i][1] : o->names[i][0];
+            size = r->to_gguf ? snprintf(out, NIB_FUSED_NAME, "model.layers.%" PRId64 ".%s.weight",
+                                         o->layers, part)
+                              : snprintf(out, NIB_FUSED_NAME, "%s.weight", part);
+            return size < NIB_FUSED_NAME;
+        }
     }
-    if (part[0] == 0)
-        return false;
-    const int size =
-        r->to_gguf
-            ? snprintf(out, NIB_FUSED_NAME, "model.layers.%" PRId64 ".%s", o->layers + layer, part)
-            : snprintf(out, NIB_FUSED_NAME, "%s%" PRId64 ".%s", o->prefix, layer - o->layers, part);
+    if (part[0] != 0 && r->to_gguf)
+        size =
+            snprintf(out, NIB_FUSED_NAME, "model.layers.%" PRId64 ".%s", o->layers + layer, part);
+    else if (part[0] != 0)
+        size =
+            snprintf(out, NIB_FUSED_NAME, "%s%" PRId64 ".%s", o->prefix, layer - o->layers, part);
     return size < NIB_FUSED_NAME;
 }
 
