@@ -417,7 +417,7 @@ check-kernels: $(KERNEL_CHECK)
 ARM_TESTS := check_kernels $(addprefix test_,linear_int linear_float quant_rows cast train_rows float_formats portable_math machine)
 arm-programs:
 	@if command -v aarch64-linux-gnu-gcc >/dev/null; then $(MAKE) -s $(JOBS) $(ARM_TESTS:%=build/aarch64/tests/%) BUILD=build/aarch64 \
-	    SAN= OPT='-O1 -g1' CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar MODULES='base kernel kernel/cpu kernel/gpu device' LDFLAGS=-static \
+	    SAN= KERNEL_OPT=-O1 CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar MODULES='base kernel kernel/cpu kernel/gpu device' LDFLAGS=-static \
 	    PKG_CFLAGS='-DXXH_INLINE_ALL -Itests/arm -DEMULATED' PKG_LIBS= CMOCKA=; fi
 test-neon: arm-programs
 	@NIBBLE_TEST_ALL=1 tests/arm/run build/aarch64
