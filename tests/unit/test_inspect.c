@@ -100,6 +100,7 @@ static void quantize(const char *from, const char *out)
                                   .layers = layers,
                                   .count = 2,
                                   .recipe = "8da4w",
+                                  .format = "torchao",
                                   .out = out,
                                   .pool = pool,
                                   .allocator = &heap};
