@@ -220,7 +220,7 @@ static nib_status add_joined(reorder *r, const nib_tensor *t, const char *name)
     if (z == NULL || !is_readable(z) || z->rank != 2 || z->shape[0] != z_rows ||
         z->shape[1] != t->shape[1])
         return nib__fail(r->err, NIB_BAD_INPUT,
-                         "%s: %s is missing, or is no matrix of %" PRId64 " x %" PRId64,
+                         "%s: %s is missing, or not a matrix of %" PRId64 " x %" PRId64,
                          r->cp->path, z_name, z_rows, t->shape[1]);
     const bool same = z->type == t->type;
     if (!same && ((z = as_f32(r, z)) == NULL || (t = as_f32(r, t)) == NULL))
