@@ -135,9 +135,9 @@ $(BUILD)/src/base/sha256__shani.o: OPT = $(if $(SAN),-O1 -g1,-O3 -g)
 $(BUILD)/src/device/measure.o: OPT = -O3 -g
 
 # Outside src/base and src/device, every file compiles with POSIX alone. Terminal width and anonymous maps are not in POSIX, but
-# every BSD has them. macOS hides more than that from files that ask for POSIX.
+# every BSD has them. Other systems hide more than that from files that ask for POSIX.
 POSIX_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out src/base/% src/device/%,$(LIB_SRC) $(CLI_SRC)))
-$(POSIX_OBJ): SYSTEM = $(if $(APPLE),-D_GNU_SOURCE,-D_XOPEN_SOURCE=700 -Werror=implicit-function-declaration)
+$(POSIX_OBJ): SYSTEM = $(if $(findstring linux,$(TARGET)),-D_XOPEN_SOURCE=700 -Werror=implicit-function-declaration,-D_GNU_SOURCE)
 $(BUILD)/src/cli/terminal.o: SYSTEM += -D_DEFAULT_SOURCE
 # It asks for an event that Linux declares beside those of POSIX; `portable` compiles it without.
 $(BUILD)/src/serve/http_watch.o: SYSTEM = -D_GNU_SOURCE

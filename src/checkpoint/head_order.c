@@ -393,7 +393,7 @@ static nib_status say(const reorder *r)
                                 &(nib_ledger_setting){.code = "dropped",
                                                       .name = "draft head",
                                                       .by = NIB_BY_CHECKPOINT,
-                                                      .relation = NIB_SETTING_NARROWER},
+                                                      .relation = NIB_SETTING_OTHER},
                                 "its %" PRId64 " tensors are not written: llama.cpp has no names "
                                 "for a draft head of this family",
                                 r->left_out);

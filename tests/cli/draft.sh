@@ -67,7 +67,8 @@ equal 'GGUF: same text with --draft-head as from the directory' "$without" \
 mkdir next
 sed -z 's/"mlp_only_layers": [[][^]]*]/"mlp_only_layers": []/' "$REPO"/tests/golden/models/qwen3_next_draft/config.json >next/config.json
 check 'a Qwen3-Next with a draft head' "$tool" next next_head 7 draft-head
-setting 'in part: draft head (checkpoint): its 35 tensors are not written: llama.cpp has no names' convert next_head next.gguf --format gguf --dry-run
+setting 'not as asked: draft head (checkpoint): its 35 tensors are not written: llama.cpp has no names' convert next_head next.gguf --format gguf --dry-run
+denied 'draft head (checkpoint): its 35 tensors are not written: *' convert next_head next.gguf --format gguf --strict
 nibble plan head --draft-head --recipe 8da4w | tr -s '\n ' ' ' >head.txt
 check 'the plan has the head' grep -q 'note: --draft-head: a step checks at most 15 tokens that it drafts, .* mtp.layers.0.mlp.down_proj 48x64 .* 8da4w-g32@cpu as asked' head.txt
 check 'the plan says what the head shares' grep -q 'note: 433.2 kB of these weights are the model.s own, and held once' head.txt

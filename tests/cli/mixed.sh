@@ -8,7 +8,7 @@ mix='--format nibble --recipe int4wo-sym,int8wo,keep'
 {
     nibble quantize m q --budget 5.25bpw $mix --calibrate text.txt --json --quiet >q.json
     members "a report with a budget" budget=object <q.json
-    bits=$(grep -o '"bits_per_weight": *[0-9.]*' q.json | sed 's/.*: *//' | tr '\n' ' ')
+    bits=$(python3 -c 'import json; b = json.load(open("q.json"))["budget"]; print(*(o["bits_per_weight"] for o in (b, b["predicted"], b["measured"])))')
     read -r asked predicted measured <<<"$bits"
     equal 'the budget asked for' 5.25 "$asked"
     equal 'as many bits as predicted' "$predicted" "$measured"
