@@ -476,8 +476,8 @@ static void test_shared_tensors(void **state)
     }
 }
 
-/* Codes that the embedding and the head share are stored once by formats that can, with the head's
- * activations; by others twice, which is said. */
+/* The embedding and the head may have the same codes. Formats that can store them once do, with the
+ * activations of the head. The others store them twice, and the ledger says so. */
 static void test_shared_codes(void **state)
 {
     (void)state;
