@@ -212,11 +212,10 @@ static nib_status check_file_ending(const work *w, const char *format, nib_err *
     char a[NIB_SHOWN];
     if (is_gguf(format) || !nib__ends_with(w->out, ".gguf"))
         return NIB_OK;
-    return nib__fail(err, NIB_USAGE,
-                     "%s: the name ends in .gguf, but the format is %s; give --format gguf, or "
-                     "another name",
-                     nib__escape_string(a, w->out),
-                     format != NULL ? format : "that of a directory");
+    return nib__fail(
+        err, NIB_USAGE, "%s: the name ends in .gguf, but %s%s; give --format gguf, or another name",
+        nib__escape_string(a, w->out), format != NULL ? "the format is " : "no format is given",
+        format != NULL ? format : "");
 }
 
 /* Refuses --pack for a single file: packed weights go beside a config.json. */

@@ -75,7 +75,7 @@ equal 'weight-only drops activations without a line' '' "$(settings quantize blo
 
 # options and names without effect, and remedies that a command offers
 refused 2 '--tokenizer has no effect: the format torchao has no tokenizer inside*' quantize "$model" out --recipe 8da4w --tokenizer "$model"
-refused 2 'out.gguf: the name ends in .gguf, but the format is that of a directory; *' quantize "$model" out.gguf --recipe 8da4w
+refused 2 'out.gguf: the name ends in .gguf, but no format is given; *' quantize "$model" out.gguf --recipe 8da4w
 refused 2 'out.gguf: the name ends in .gguf, but the format is nibble; *' convert "$model" out.gguf --format nibble
 cp -r "$model" large
 "$REPO/tests/cli/tensors" large/model.safetensors put lm_head.weight 0 0048
